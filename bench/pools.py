@@ -46,7 +46,7 @@ from harn.pools.journal_records import (
     TaskRecord,
     encode,
 )
-from harn.pools.strategies import fair_round_robin, fifo, lifo, priority
+from harn.pools.queue_strategies import fair_round_robin, fifo, lifo, priority
 from harn.pools.task import PoolTask
 from harn.pools.task_ids import Names
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harn.current import current_frame
-from harn.graceful import request_stop
+from harn.graceful_stop import request_stop
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from harn.triggers.binding import OPTIONS as TRIGGER_OPTIONS
 from harn.triggers.event import SETTABLE
 from harn.triggers.matching import MATCH_KEYS
 from harn.triggers.trigger_options import EventFields, Provider
-from harn.workers.functions import JobOptions
+from harn.workers.function_jobs import JobOptions
 
 STUB = Path(harn.__file__).with_suffix(".pyi")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from harn.checks import is_number
 from harn.duration import Duration, to_seconds
 from harn.errors import InvalidOption
+from harn.option_checks import is_number
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from harn.cli import main
-from harn.cli.garbage import STARTING, WORKING
+from harn.cli.garbage_collector import STARTING, WORKING
 
 MANIFEST = """
 [exports]

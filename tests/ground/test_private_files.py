@@ -24,7 +24,7 @@ from harn import (
 )
 from harn.cli import invoke
 from harn.orchestrator import read_manifest
-from harn.orchestrator.exports import load
+from harn.orchestrator.manifest_exports import load
 from harn.private_files import check_private, weakness
 
 

@@ -19,7 +19,7 @@ import pytest
 
 from harn import ManifestError, Runtime, trigger_list
 from harn.orchestrator import Service
-from harn.orchestrator.exports import load
+from harn.orchestrator.manifest_exports import load
 from harn.testing import FakeClock
 from tests.orchestrator.processes import post, serving, until
 

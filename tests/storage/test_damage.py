@@ -189,7 +189,7 @@ def test_an_export_leaves_out_what_cannot_be_read_and_says_so(
 
 
 def invoke_raising(argv: list[str]) -> None:
-    from harn.cli.log import log
+    from harn.cli.log_commands import log
 
     log.main(args=argv, standalone_mode=False)
 

@@ -13,7 +13,7 @@ import pytest
 
 from harn import HarnError, Runtime, StorageError
 from harn.cli import invoke
-from harn.cli.log import log as command
+from harn.cli.log_commands import log as command
 from harn.storage import Store, draft
 from harn.storage.log.events import list_topics, move_cursor
 

@@ -22,7 +22,7 @@ from harn.masking import mask
 from harn.storage import Operation, Rows, Store, ask, draft
 from harn.storage.engines.postgres import lane
 from harn.storage.engines.postgres.connecting import connect_options
-from harn.storage.engines.postgres.pipeline import Pipeline
+from harn.storage.engines.postgres.libpq_pipeline import Pipeline
 from harn.storage.engines.postgres.postgres_driver import PostgresDriver
 from harn.storage.engines.store_thread import Handover
 from harn.storage.log import append

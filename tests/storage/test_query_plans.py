@@ -20,7 +20,7 @@ import pytest
 
 from harn import Runtime, worker_queue
 from harn.storage.engines import migrate
-from harn.storage.engines.postgres.pipeline import numbered
+from harn.storage.engines.postgres.libpq_pipeline import numbered
 from harn.storage.queries import Dialect, Query, load_queries
 
 CONCERNS = ("jobs", "steps", "state", "outbox", "leases", "pools")

@@ -15,7 +15,7 @@ import pytest
 
 from harn import Job, NewJob, Runtime, SchedulerPolicy, StorageError, drain, worker_queue
 from harn.storage import Store
-from harn.storage.engines.postgres.pipeline import Pipeline
+from harn.storage.engines.postgres.libpq_pipeline import Pipeline
 from harn.storage.engines.postgres.postgres_driver import PostgresDriver
 from harn.storage.log.rebuild import compare
 from harn.storage.queries import load_schema

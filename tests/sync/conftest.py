@@ -18,7 +18,7 @@ import pytest
 from harn import Permit
 from harn.current import current_frame
 from harn.event_loop import task_running_on
-from harn.graceful import asked, raise_if_asked
+from harn.graceful_stop import asked, raise_if_asked
 from harn.sync import Channel, permits
 from harn.sync.permit_queue import PermitQueue, PermitWaiter
 from harn.sync.wait_queue import GONE, GRANTED, guard

@@ -38,9 +38,9 @@ from harn.storage import Store
 from harn.storage.triggers import has_no_failures
 from harn.testing import FakeClock
 from harn.triggers import Triggers
-from harn.triggers.circuit import THRESHOLD
-from harn.triggers.circuits import Circuits
+from harn.triggers.circuit_breaker import THRESHOLD
 from harn.triggers.secrets import Secrets
+from harn.triggers.stored_circuits import Circuits
 
 Seen = list[Any]
 
@@ -579,16 +579,16 @@ async def test_every_failed_attempt_is_logged_and_kept_with_its_traceback(
 async def test_a_destination_without_failures_is_looked_up_once_a_second(
     runtime: Runtime, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from harn.triggers import circuits
+    from harn.triggers import stored_circuits
 
     looked_up: Seen = []
-    look_up = vars(circuits)["has_no_failures"]
+    look_up = vars(stored_circuits)["has_no_failures"]
 
     def counted(name: str) -> Any:
         looked_up.append(name)
         return look_up(name)
 
-    monkeypatch.setattr(circuits, "has_no_failures", counted)
+    monkeypatch.setattr(stored_circuits, "has_no_failures", counted)
     await on_channel("a", into([]))
 
     for _ in range(3):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from harn import InvalidOption
-from harn.triggers.circuit import (
+from harn.triggers.circuit_breaker import (
     CLOSED,
     OPEN_MS,
     THRESHOLD,

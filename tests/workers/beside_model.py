@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from unittest import mock
 
 from harn import NewJob
-from harn.workers import Claim, WorkerQueue, fairshare, lanes
+from harn.workers import Claim, WorkerQueue, fairshare, key_heads
 from tests.workers.model import MILLION, Waiting
 
 PRIORITIES: Any = ("high", "normal", "low")
@@ -42,7 +42,7 @@ def few_stand_for_many(few: int, chunk: int) -> Iterator[None]:
     """Let the scheduler read as if a handful of keys were thousands."""
     with (
         mock.patch.object(fairshare, "KEYS_AT_ONCE", few),
-        mock.patch.object(lanes, "CHUNK", chunk),
+        mock.patch.object(key_heads, "CHUNK", chunk),
     ):
         yield
 

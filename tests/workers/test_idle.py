@@ -15,7 +15,7 @@ from harn.storage import Store
 from harn.storage.engines.file.commit_journal import Journal
 from harn.storage.engines.postgres.lane import Lane
 from harn.storage.engines.sqlite_session import Session
-from harn.storage.queue.look import has_work, look_at
+from harn.storage.queue.claimable import has_work, look_at
 from harn.workers import Consumer
 from harn.workers.queue_operations import QueueOperations
 
@@ -150,8 +150,8 @@ async def test_consumers_with_nothing_to_do_look_and_commit_nothing(
         looks.update(queues)
         return look_at(queues)
 
-    monkeypatch.setattr("harn.storage.queue.look.look_at", counted)
-    monkeypatch.setattr("harn.workers.idle_looks.POLL", 0.01)
+    monkeypatch.setattr("harn.storage.queue.claimable.look_at", counted)
+    monkeypatch.setattr("harn.workers.idle_consumers.POLL", 0.01)
     monkeypatch.setattr(Store, "mark", lambda self: None)
     claims = CallCount(monkeypatch, QueueOperations, "claim")
     consumers = [

@@ -327,7 +327,7 @@ async def test_open_transactions_hold_up_no_claim_and_no_other_enqueue(caller: C
 async def test_operations_ask_the_server_no_more_often_for_the_outbox(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from harn.storage.engines.postgres.pipeline import Pipeline
+    from harn.storage.engines.postgres.libpq_pipeline import Pipeline
 
     queue, asked = worker_queue("reviews"), list[str]()
     run = Pipeline.run

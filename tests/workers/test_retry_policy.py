@@ -9,7 +9,7 @@ import pytest
 
 from harn import Bury, GiveBack, InvalidOption, RetryLater, RetryPolicy, durable
 from harn.retry_policy import delay_after, gives_up_on
-from harn.workers.attempt import Fail, Return, after_error
+from harn.workers.after_failure import Fail, Return, after_error
 
 
 @pytest.mark.parametrize(

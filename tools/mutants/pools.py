@@ -8,7 +8,7 @@ MUTANTS = (
         "pools/task_queues.py",
         "            if partition.live:\n                self._rotation.append(partition)",
         "            if partition.live:\n                self._rotation.appendleft(partition)",
-        ("pools/test_strategies.py::test_P5_P6_every_queue_gives_the_order_of_its_model",),
+        ("pools/test_queue_strategies.py::test_P5_P6_every_queue_gives_the_order_of_its_model",),
         "a busy partition goes first until it is empty",
     ),
     Mutant(

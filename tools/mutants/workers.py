@@ -102,7 +102,7 @@ MUTANTS = (
     ),
     Mutant(
         "refill-grants-nothing",
-        "workers/lanes.py",
+        "workers/key_heads.py",
         "        return share.credit if share.round == round else self.full",
         "        return share.credit if share.round == round else 1",
         ("workers/test_fairshare.py::test_D1_over_120_picks_at_2_to_1_the_shares_are_exact",),
@@ -164,7 +164,7 @@ MUTANTS = (
     ),
     Mutant(
         "quarter-hour-comes-late",
-        "workers/lanes.py",
+        "workers/key_heads.py",
         "    return max(0, priority - max(0, age_ms) // QUARTER_HOUR_MS)",
         "    return max(0, priority - max(0, age_ms - 1) // QUARTER_HOUR_MS)",
         ("workers/test_fairshare.py::test_ranks_rise_every_quarter_of_an_hour",),

@@ -9,19 +9,20 @@ target.py         which manifest and which store a command uses
 store_choice.py   which store: --storage, HARN_STORAGE or the state directory
 ask_service.py    run a verb in the running service, or else in this process
 service_connection.py  HTTP over the service's socket
-stoppable.py      how a signal ends a command
-garbage.py        how seldom a short command looks for garbage
+signals.py        how a signal ends a command
+garbage_collector.py how seldom a short command looks for garbage
 command_log.py    what a command logs
 output.py         JSON or text, and never a terminal's escapes
 tables.py         tables and sentences that fit the terminal; colours.py, what colours mean
 progress.py       the line that tells what a command is doing
-orchestrator.py   `harn orchestrator`: check.py, serve.py, fire.py, dlq.py, reload.py, metrics.py
+orchestrator_commands.py `harn orchestrator`: check.py, serve.py, fire.py, dlq.py, reload.py,
+                  metrics.py
 queue_commands.py `harn orchestrator queue`: queue_list.py, queue_drain.py, queue_jobs.py,
                   queue_explain.py, queue_changes.py, what_if.py
 second_process.py a computation beside that of the command
 worker_command.py `harn worker`; worker_processes.py, its children; worker_parent.py, how they
                   see the command that started them
-log.py            `harn log`: log_verify.py, log_transfer.py, log_topic.py; log_store.py, its store
+log_commands.py   `harn log`: log_verify.py, log_transfer.py, log_topic.py; log_store.py, its store
 ratelimit.py      `harn ratelimit`; usage_command.py, `harn usage`
 portal_command.py `harn portal`
 top.py            `harn top`; top_tables.py, what it shows; top_live.py, its screen and keys
@@ -39,7 +40,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from harn import __version__
-from harn.cli.garbage import begin_command, end_command
+from harn.cli.garbage_collector import begin_command, end_command
 
 if TYPE_CHECKING:
     import click
@@ -75,7 +76,7 @@ def _invoke(argv: Sequence[str]) -> int:
     import click
 
     from harn.cli.commands import harn
-    from harn.cli.stoppable import STOPPED
+    from harn.cli.signals import STOPPED
     from harn.errors import HarnError
 
     try:

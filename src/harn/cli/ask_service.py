@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harn.cli.orchestrator import DEFAULT_CONFIG
+from harn.cli.orchestrator_commands import DEFAULT_CONFIG
 from harn.cli.output import DURATION, Decorator, say
 from harn.cli.progress import live_line
-from harn.cli.stoppable import STOPPED, stoppable_call
+from harn.cli.signals import STOPPED, stoppable_call
 from harn.cli.store_choice import usable_store
 from harn.cli.target import CommandTarget
 from harn.errors import HarnError, StorageError

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from harn.cli.colours import RED, by_word, colour
-from harn.cli.orchestrator import DEFAULT_CONFIG
+from harn.cli.orchestrator_commands import DEFAULT_CONFIG
 from harn.cli.output import emit, say_json
 from harn.cli.target import CommandTarget, common
 from harn.escaping import one_line

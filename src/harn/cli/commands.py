@@ -67,7 +67,7 @@ class LazyGroup(HarnGroup):
 
 class _Root(LazyGroup):
     def elsewhere(self, name: str) -> str:
-        from harn.cli.orchestrator import orchestrator
+        from harn.cli.orchestrator_commands import orchestrator
 
         return f"; did you mean 'orchestrator {name}'?" if name in orchestrator.lazy else ""
 
@@ -79,7 +79,7 @@ class _Root(LazyGroup):
         "demo": ("harn.cli.demo:demo", "Watch fair scheduling at work, in under a minute."),
         "doctor": ("harn.cli.doctor:doctor", "Check what this machine has."),
         "orchestrator": (
-            "harn.cli.orchestrator:orchestrator",
+            "harn.cli.orchestrator_commands:orchestrator",
             "Run manifests: triggers, worker queues, webhooks.",
         ),
         "worker": (
@@ -91,7 +91,10 @@ class _Root(LazyGroup):
         "lint": ("harn.cli.lint:lint", "Find handles that escape and closures in loops."),
         "usage": ("harn.cli.usage_command:usage", "Add up what model calls have used."),
         "ratelimit": ("harn.cli.ratelimit:ratelimit", "Show rate limits."),
-        "log": ("harn.cli.log:log", "Verify, rebuild, move, follow and trim the event log."),
+        "log": (
+            "harn.cli.log_commands:log",
+            "Verify, rebuild, move, follow and trim the event log.",
+        ),
         "completion": ("harn.cli.completion:completion", "Print a shell's completion script."),
     },
 )

@@ -9,7 +9,7 @@ import click
 from harn.cli.ask_service import operate, work_option, work_text
 from harn.cli.colours import RED, by_word, colour
 from harn.cli.name_completion import triggers
-from harn.cli.orchestrator import DEFAULT_CONFIG
+from harn.cli.orchestrator_commands import DEFAULT_CONFIG
 from harn.cli.output import emit, fail_line, indented
 from harn.cli.tables import table
 from harn.cli.target import CommandTarget, common

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from harn.cli.stoppable import run_stoppable
+from harn.cli.signals import run_stoppable
 from harn.cli.store_choice import insecure_flag, runtime_for
 from harn.runtime import Runtime
 from harn.storage import check_there, read_only

@@ -81,7 +81,7 @@ def _pools(ctx: click.Context) -> list[str]:
 
 
 def _triggers(ctx: click.Context) -> list[str]:
-    from harn.cli.orchestrator import DEFAULT_CONFIG
+    from harn.cli.orchestrator_commands import DEFAULT_CONFIG
     from harn.orchestrator import read_manifest
 
     return [each.id for each in read_manifest(option_of(ctx, "config") or DEFAULT_CONFIG).triggers]

@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from harn.cli.command_log import log_as_service
-from harn.cli.garbage import begin_work
+from harn.cli.garbage_collector import begin_work
 from harn.cli.output import say_json
-from harn.cli.stoppable import STOP_WITHIN, run_stoppable
+from harn.cli.signals import STOP_WITHIN, run_stoppable
 from harn.cli.store_choice import insecure_flag, usable_store
 from harn.errors import StorageError
 from harn.masking import mask

@@ -10,7 +10,7 @@ import click
 
 from harn.cli.commands import HarnGroup
 from harn.cli.output import emit, json_flag
-from harn.cli.stoppable import run_stoppable
+from harn.cli.signals import run_stoppable
 from harn.cli.store_choice import insecure_flag, usable_store
 from harn.cli.tables import table
 from harn.duration import roughly, to_text

@@ -18,9 +18,9 @@ from typing import Any
 import click
 
 from harn.cli.command_log import log_as_service
-from harn.cli.orchestrator import DEFAULT_CONFIG
+from harn.cli.orchestrator_commands import DEFAULT_CONFIG
 from harn.cli.output import DURATION, say_json
-from harn.cli.stoppable import run_stoppable
+from harn.cli.signals import run_stoppable
 from harn.cli.store_choice import runtime_for
 from harn.cli.target import CommandTarget, common
 from harn.errors import HarnError

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
-from harn.cli.garbage import spare_modules
-from harn.cli.orchestrator import DEFAULT_CONFIG
-from harn.cli.stoppable import run_stoppable
+from harn.cli.garbage_collector import spare_modules
+from harn.cli.orchestrator_commands import DEFAULT_CONFIG
+from harn.cli.signals import run_stoppable
 from harn.cli.store_choice import insecure_flag, runtime_for, usable_store
 from harn.errors import StorageError
 from harn.runtime import Runtime

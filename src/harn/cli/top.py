@@ -15,7 +15,7 @@ import click
 from harn.cli.name_completion import queues_and_pools
 from harn.cli.output import DURATION, emit
 from harn.cli.progress import live_line
-from harn.cli.stoppable import run_stoppable
+from harn.cli.signals import run_stoppable
 from harn.cli.store_choice import insecure_flag, usable_store
 from harn.cli.tables import width_of
 from harn.cli.top_tables import body, header

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from harn.cli.colours import DIM, YELLOW, colour, has_colours, painted
-from harn.cli.garbage import begin_work
-from harn.cli.stoppable import STOP_WITHIN, run_stoppable
+from harn.cli.garbage_collector import begin_work
+from harn.cli.signals import STOP_WITHIN, run_stoppable
 from harn.cli.tables import cut
 from harn.cli.top_tables import SORTS, body, header
 from harn.errors import HarnError

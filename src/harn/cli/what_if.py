@@ -14,7 +14,7 @@ from harn.cli.output import DURATION, DurationFlag, emit
 from harn.cli.progress import bar, live_line, shown_count
 from harn.cli.queue_commands import queue_argument
 from harn.cli.second_process import InSecondProcess
-from harn.cli.stoppable import stoppable_call
+from harn.cli.signals import stoppable_call
 from harn.cli.tables import table
 from harn.cli.target import CommandTarget, common
 from harn.clock import iso

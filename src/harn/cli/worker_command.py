@@ -20,11 +20,11 @@ from typing import Any
 import click
 
 from harn.cli.command_log import log_as_service
-from harn.cli.garbage import begin_work
+from harn.cli.garbage_collector import begin_work
 from harn.cli.name_completion import queues as queues_here
 from harn.cli.output import DURATION, say_json
 from harn.cli.progress import live_line
-from harn.cli.stoppable import StoppedBySignal, run_stoppable, stoppable_call
+from harn.cli.signals import StoppedBySignal, run_stoppable, stoppable_call
 from harn.cli.store_choice import insecure_flag, runtime_for
 from harn.cli.worker_parent import Parent
 from harn.cli.worker_processes import WorkerProcesses, in_words

@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any
 
 from harn.cli.progress import live_line
-from harn.cli.stoppable import run_stoppable
+from harn.cli.signals import run_stoppable
 from harn.cli.worker_parent import BEYOND, HURRY, STOP
 from harn.clock import SystemClock
 from harn.duration import to_text

@@ -6,12 +6,12 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from harn.checks import whole_number
 from harn.eventlog.audit_records import Payload, Receipt
 from harn.eventlog.batched_writer import BatchedWriter
 from harn.eventlog.memory_writer import MemoryWriter
 from harn.eventlog.page_reader import PageReader
 from harn.eventlog.subscription import Subscription
+from harn.option_checks import whole_number
 from harn.storage import Damaged, Draft, Event, Store, check_topic, decode, draft
 from harn.storage.log import PAGE, head, trim
 from harn.telemetry.metrics import Metrics, Sample

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 
 from harn.eventlog.page_reader import PageReader
-from harn.graceful import asked, raise_if_asked
+from harn.graceful_stop import asked, raise_if_asked
 from harn.storage import Event, Store
 from harn.storage.log import PAGE
 

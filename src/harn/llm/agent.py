@@ -13,16 +13,16 @@ from functools import partial
 from typing import Any, Literal, Unpack, get_args
 
 from harn import topics
-from harn.checks import whole_number
 from harn.current import current_frame, current_runtime
 from harn.errors import ClaimLost, InvalidOption, MailboxClosed, StepChanged, did_you_mean
-from harn.graceful import shielded
+from harn.graceful_stop import shielded
 from harn.llm.agent_steps import AgentSteps, Outcome
 from harn.llm.call import LlmOptions, llm_call
 from harn.llm.conversation import AgentResult, Conversation, OpenAgents, Stop
 from harn.llm.done_tool import DONE, GO_ON, done
 from harn.llm.messages import LlmResult, Message, ToolCall
 from harn.llm.tools import Tool, as_text, tools_of
+from harn.option_checks import whole_number
 from harn.sync import Mailbox
 from harn.tasks import is_async_callable, parallel_each, spawn
 

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypedDict, TypeVar, overload
 
-from harn.checks import whole_number
 from harn.clock import sleep_until
 from harn.current import current_runtime
 from harn.errors import InvalidOption, ModelError
@@ -21,6 +20,7 @@ from harn.llm.messages import LlmResult, Message, ModelReply, ModelRequest, Tool
 from harn.llm.registry import Models, Route
 from harn.llm.schemas import Shape, Unacceptable, shape_of
 from harn.llm.telemetry import observed
+from harn.option_checks import whole_number
 from harn.ratelimit import llm_slot
 
 logger: logging.Logger = logging.getLogger("harn.llm")

@@ -9,13 +9,13 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-from harn.checks import whole_number
 from harn.clock import sleep_until
 from harn.current import current_runtime
 from harn.duration import Duration, to_ms, to_seconds
 from harn.errors import ChannelClosed, HarnError, InvalidOption, SseError
 from harn.llm.event_stream import EventStreamParser, SseEvent
 from harn.masking import mask
+from harn.option_checks import whole_number
 from harn.ratelimit import wait_in_headers
 from harn.sync import Channel, channel_select
 from harn.tasks import TaskHandle, spawn

@@ -5,14 +5,14 @@ manifest_triggers.py  its [[triggers]] tables
 trigger_checks.py     the parts of such a table, checked one by one
 manifest_errors.py    mistakes in a manifest, each with its line
 manifest_schema.py    the JSON Schema of harn.toml, for editors
-exports.py            from `handlers::on_task` to a callable
+manifest_exports.py   from `handlers::on_task` to a callable
 secret_names.py       the names of secrets; their values are read at the start
-manifest_plan.py      a manifest with its handlers and secrets, before it takes effect
+loaded_manifest.py    a manifest with its handlers and secrets, before it takes effect
 serving_plan.py       the same for one that is served: with its hooks and operators' keys
 manifest_changes.py   what differs between two plans
 service.py            the service: start, reload, drain
 served_queues.py      the consumers of its queues
-exposure.py           which addresses it may listen on
+listen_address.py     which addresses it may listen on
 admin_verbs.py        what an operator may ask of a running service: the table
 verb_options.py       the options of each verb
 service_verbs.py      the verbs about the service itself
@@ -24,7 +24,7 @@ read_verbs.py         those that only look
 running_verb.py       a verb that runs in a service, and its audit
 admin_socket.py       the socket in the state directory, and the lock of its owner
 drain_note.py         why a drain found nothing to do although jobs are ready
-finishing.py          wait for the pool tasks that a dispatch caused
+caused_work.py        wait for the pool tasks that a dispatch caused
 manifest_consumer.py  a worker queue's consumer for a manifest's handlers
 body_formats.py       the formats of a request's body
 webhook_rules.py      checks and reads a request to a trigger
@@ -43,12 +43,12 @@ from harn.front_door import front_door
 if TYPE_CHECKING:
     from harn.orchestrator.admin_socket import SOCKET, AdminSocket, connect, own
     from harn.orchestrator.admin_verbs import VERBS, Verb, find_verbs, verb
-    from harn.orchestrator.exports import Exports
-    from harn.orchestrator.exposure import check_exposure, check_loopback, read_keys
     from harn.orchestrator.intake import Intake, Reply
+    from harn.orchestrator.listen_address import check_exposure, check_loopback, read_keys
     from harn.orchestrator.manifest import Manifest, ServeOptions, examine_manifest, read_manifest
     from harn.orchestrator.manifest_consumer import manifest_consumer
     from harn.orchestrator.manifest_errors import ManifestProblems, Problem
+    from harn.orchestrator.manifest_exports import Exports
     from harn.orchestrator.manifest_schema import manifest_schema
     from harn.orchestrator.manifest_triggers import ManifestTrigger, unservable
     from harn.orchestrator.queue_verbs import known_job, known_queue
@@ -82,8 +82,8 @@ else:
         {
             "admin_socket": "SOCKET AdminSocket connect own",
             "admin_verbs": "VERBS Verb find_verbs verb",
-            "exports": "Exports",
-            "exposure": "check_exposure check_loopback read_keys",
+            "manifest_exports": "Exports",
+            "listen_address": "check_exposure check_loopback read_keys",
             "intake": "Intake Reply",
             "manifest": "Manifest ServeOptions examine_manifest read_manifest",
             "manifest_consumer": "manifest_consumer",

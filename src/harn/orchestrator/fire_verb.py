@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from harn.errors import did_you_mean
-from harn.orchestrator.finishing import Finishing
+from harn.orchestrator.caused_work import Finishing
 from harn.orchestrator.verb_options import Fire, Tell
 from harn.pools import causing
 from harn.triggers import NotFound

@@ -24,8 +24,8 @@ import msgspec
 from harn.errors import InvalidOption, ManifestError, did_you_mean
 from harn.naming import check_name
 from harn.orchestrator.agent_card import CardOptions, check_card
-from harn.orchestrator.exports import Exports, check_source, split_reference
 from harn.orchestrator.manifest_errors import ManifestProblems, Problem, Problems
+from harn.orchestrator.manifest_exports import Exports, check_source, split_reference
 from harn.orchestrator.manifest_triggers import (
     ManifestTrigger,
     binding_of,

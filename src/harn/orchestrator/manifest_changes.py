@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from harn.orchestrator.manifest_plan import Plan
+from harn.orchestrator.loaded_manifest import Plan
 from harn.orchestrator.manifest_triggers import ManifestTrigger
 
 AT_START = frozenset(("orchestrator.pipeline", "serve.bind"))

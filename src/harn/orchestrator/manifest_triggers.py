@@ -10,8 +10,8 @@ import msgspec
 
 from harn.errors import HarnError, did_you_mean
 from harn.orchestrator.body_formats import BodyFormat
-from harn.orchestrator.exports import Exports
 from harn.orchestrator.manifest_errors import Problems
+from harn.orchestrator.manifest_exports import Exports
 from harn.orchestrator.secret_names import SecretName, check_secrets
 from harn.orchestrator.trigger_checks import check_export, check_parts, check_reference, no_factory
 from harn.triggers import FROM_MANIFEST, Binding, LocalTarget, SpawnToPool, check_binding

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from harn.checks import whole_number
 from harn.duration import to_ms
 from harn.errors import InvalidOption
+from harn.option_checks import whole_number
 from harn.orchestrator.queue_verbs import known_job, known_queue
 from harn.orchestrator.verb_options import (
     ListJobs,

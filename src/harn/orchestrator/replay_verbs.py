@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from harn.errors import HarnError
-from harn.orchestrator.finishing import Finishing
+from harn.orchestrator.caused_work import Finishing
 from harn.orchestrator.verb_options import DiscardLetter, Replay, ReplayLetter, Tell
 from harn.pools import WorkDone
 from harn.triggers import DeadLetters, DispatchHandle, NotFound, compare_mapping

@@ -17,8 +17,8 @@ import msgspec
 from harn.clock import resolve
 from harn.errors import HarnError
 from harn.orchestrator.admin_verbs import Verb
+from harn.orchestrator.loaded_manifest import Plan, plan_triggers
 from harn.orchestrator.manifest import Manifest
-from harn.orchestrator.manifest_plan import Plan, plan_triggers
 from harn.orchestrator.running_verb import ActedBy, Running
 from harn.orchestrator.verb_options import Options
 from harn.pools import Backlogs
@@ -119,7 +119,7 @@ class Service:
     def prepare(self) -> Plan:
         """Read the manifest, import its handlers, read its secrets; change nothing."""
         assert self.path is not None, "without a manifest there is nothing to prepare"
-        from harn.orchestrator.exposure import check_reach
+        from harn.orchestrator.listen_address import check_reach
         from harn.orchestrator.serving_plan import plan_serving
 
         plan = plan_serving(self.runtime, self.path)

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harn.errors import ManifestError
-from harn.orchestrator.exposure import SHORTEST_KEY
+from harn.orchestrator.listen_address import SHORTEST_KEY
+from harn.orchestrator.loaded_manifest import Plan, plan_triggers
 from harn.orchestrator.manifest import Manifest
-from harn.orchestrator.manifest_plan import Plan, plan_triggers
 from harn.orchestrator.manifest_triggers import ManifestTrigger, route_of, unservable
 from harn.orchestrator.secret_names import SecretName, read_secrets
 from harn.orchestrator.webhook_rules import Hook, Key

@@ -8,8 +8,8 @@ from typing import Any
 
 from harn.errors import InvalidOption, ManifestError, did_you_mean
 from harn.orchestrator.body_formats import BODY_FORMATS
-from harn.orchestrator.exports import split_reference
 from harn.orchestrator.manifest_errors import Problems
+from harn.orchestrator.manifest_exports import split_reference
 from harn.triggers import (
     FROM_MANIFEST,
     SpawnToPool,

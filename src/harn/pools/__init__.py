@@ -3,9 +3,9 @@
 options.py          what a pool and a submit may be told
 pool.py             Pool: what a caller sees of a pool
 admission.py        how a submit becomes a task; blocked_submitters.py, those that wait for a place
-batch.py            how several calls are submitted together
+submit_many.py      how several calls are submitted together
 backpressure.py     what a full queue does with one more submit; eviction.py, which task it drops
-strategies.py       which queued task is next: fifo, priority, ...; task_queues.py, their queues
+queue_strategies.py which queued task is next: fifo, priority, ...; task_queues.py, their queues
 slots.py            which task runs, and how it ends; worker.py, the workers that run closures
 closure_frame.py    a running closure, as the runtime sees it
 self_deadlock.py    closures that wait for their own pool
@@ -16,12 +16,12 @@ journal_records.py  the lines of a journal; journal_file.py, its file; journal.p
 persistence.py      what is written to the journal when, and what a restart makes of it
 task_steps.py       the steps of a durable call, in the journal
 journal_view.py     journals read from outside
-caused.py           the tasks that a piece of work caused, to be waited for
+caused_tasks.py     the tasks that a piece of work caused, to be waited for
 registry.py         pool_create, pool_get, pool_list, pool_simulate_restart
 task_waits.py       pool_wait: wait for tasks of any pool
 metrics.py          the pools' metrics; pending_tasks.py, the tasks that have not ended
 backlogs.py         whether pools begin with what their journals hold
-host.py             which pools come from a host: the seam for applications that embed harn
+pool_host.py        which pools come from a host: the seam for applications that embed harn
 shared_pool.py      SharedPool: a tenant or org pool, shared by processes through the store
 shared_pool_slots.py what runs in this process, and what is told to the store
 shared_mirror.py    its tasks as one process knows them; shared_follow.py, what others do
@@ -34,7 +34,7 @@ shared_recovery.py  after a lost answer or a lost lease
 shared_steps.py     the steps of its durable calls, in the store
 shared_process.py   the lease of this process, which its slots hang on
 shared_records.py   its tasks as the store keeps them
-slot_check.py       whether a slot of a shared pool was leaked
+slot_holders.py     whether a slot of a shared pool was leaked
 audit.py            receipts on lifecycle.pool.audit
 """
 
@@ -53,11 +53,19 @@ if TYPE_CHECKING:
         fail_fast,
         ring_buffer,
     )
-    from harn.pools.caused import Caused, WorkDone, causing, current_caused
-    from harn.pools.host import PoolHost
+    from harn.pools.caused_tasks import Caused, WorkDone, causing, current_caused
     from harn.pools.journal_view import JournalView, look_at_journals
     from harn.pools.options import PoolOptions, Retention
     from harn.pools.pool import Pool
+    from harn.pools.pool_host import PoolHost
+    from harn.pools.queue_strategies import (
+        QueueStrategy,
+        Strategy,
+        fair_round_robin,
+        fifo,
+        lifo,
+        priority,
+    )
     from harn.pools.registry import (
         PoolRegistry,
         pool_create,
@@ -66,16 +74,8 @@ if TYPE_CHECKING:
         pool_list,
         pool_simulate_restart,
     )
-    from harn.pools.slot_check import leaked_slots
+    from harn.pools.slot_holders import leaked_slots
     from harn.pools.snapshots import PoolSnapshot, TaskSnapshot
-    from harn.pools.strategies import (
-        QueueStrategy,
-        Strategy,
-        fair_round_robin,
-        fifo,
-        lifo,
-        priority,
-    )
     from harn.pools.task import PoolTask
     from harn.pools.task_waits import pool_wait
 else:
@@ -86,17 +86,17 @@ else:
                 Backpressure BackpressurePolicy backpressure_queue fail_fast ring_buffer
             """,
             "backlogs": "Backlogs",
-            "caused": "Caused WorkDone causing current_caused",
-            "host": "PoolHost",
+            "caused_tasks": "Caused WorkDone causing current_caused",
+            "pool_host": "PoolHost",
             "journal_view": "JournalView look_at_journals",
             "options": "PoolOptions Retention",
             "pool": "Pool",
             "registry": """
                 PoolRegistry pool_create pool_get pool_id pool_list pool_simulate_restart
             """,
-            "slot_check": "leaked_slots",
+            "slot_holders": "leaked_slots",
             "snapshots": "PoolSnapshot TaskSnapshot",
-            "strategies": "QueueStrategy Strategy fair_round_robin fifo lifo priority",
+            "queue_strategies": "QueueStrategy Strategy fair_round_robin fifo lifo priority",
             "task": "PoolTask",
             "task_waits": "pool_wait",
         },

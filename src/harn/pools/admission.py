@@ -12,8 +12,8 @@ from contextvars import copy_context
 from threading import get_ident
 from typing import Any
 
-from harn.checks import LARGEST, whole_number
 from harn.context import Task, current_frame_var
+from harn.option_checks import LARGEST, whole_number
 from harn.pools.audit import Submitted, note_drop
 from harn.pools.backpressure import Decision, Evict, Park, Refuse, RejectNew, decide
 from harn.pools.closure_frame import is_inside

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, assert_never, get_args
 
-from harn.checks import LARGEST, whole_number
 from harn.errors import InvalidOption, PoolBusy, PoolError, PoolFull, did_you_mean
+from harn.option_checks import LARGEST, whole_number
 from harn.pools.eviction import Arrivals, Longest, Oldest
 
 OnFull = Literal["block_submitter", "drop_oldest", "drop_newest", "fail_submitter"]

@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from harn.checks import LARGEST, whole_number
 from harn.current import current_frame
 from harn.duration import Duration, to_ms
 from harn.errors import InvalidOption, did_you_mean
 from harn.ids import pool_id
 from harn.naming import MAX_NAME, check_data, check_name
+from harn.option_checks import LARGEST, whole_number
 from harn.pools.backpressure import BackpressurePolicy, read_backpressure
-from harn.pools.strategies import Strategy, read_strategy
+from harn.pools.queue_strategies import Strategy, read_strategy
 from harn.runtime import Runtime
 
 Scope = Literal["session", "pipeline", "tenant", "org"]

@@ -13,12 +13,12 @@ from typing import Any, Self, TypeVar, TypeVarTuple, overload
 from harn.errors import DeadlockError, HarnError, PoolFull
 from harn.pools.admission import Admission
 from harn.pools.backpressure import full
-from harn.pools.batch import Batch, Call, closures_of, refuse_key
-from harn.pools.caused import caused_var
+from harn.pools.caused_tasks import caused_var
 from harn.pools.closure_frame import is_inside
 from harn.pools.options import PoolOptions
 from harn.pools.slots import Slots
 from harn.pools.snapshots import PoolSnapshot
+from harn.pools.submit_many import Batch, Call, closures_of, refuse_key
 from harn.pools.task import PoolTask
 from harn.pools.task_ids import iso_text
 from harn.runtime import Runtime

@@ -13,7 +13,6 @@ from harn.errors import InvalidOption, PoolExists, PoolNotFound, did_you_mean
 from harn.naming import check_data, check_name
 from harn.pools.backlogs import Backlogs
 from harn.pools.backpressure import BackpressureOption
-from harn.pools.host import open_hosted
 from harn.pools.metrics import pool_samples
 from harn.pools.options import (
     SHARED_SCOPES,
@@ -26,7 +25,8 @@ from harn.pools.options import (
 from harn.pools.pending_tasks import pending_tasks
 from harn.pools.persistence import Persistence
 from harn.pools.pool import Pool
-from harn.pools.strategies import StrategyOption
+from harn.pools.pool_host import open_hosted
+from harn.pools.queue_strategies import StrategyOption
 from harn.runtime import Runtime
 from harn.tasks import Isolation
 from harn.telemetry.metrics import Metrics

@@ -15,7 +15,7 @@ import asyncio
 from harn.context import Task, current_frame_var
 from harn.current import current_frame
 from harn.errors import DeadlockError
-from harn.graceful import asked, park, raise_if_asked, unpark
+from harn.graceful_stop import asked, park, raise_if_asked, unpark
 
 
 def began_waiting(what: object, waiter: asyncio.Future[None]) -> Task:

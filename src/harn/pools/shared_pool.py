@@ -14,8 +14,7 @@ from typing import Any
 from harn.context import current_frame_var
 from harn.errors import HarnError, InvalidOption, PoolFull
 from harn.pools.backpressure import BackpressurePolicy, Park, Refuse, decide
-from harn.pools.batch import Call, check_count, closures_of, refuse_key
-from harn.pools.caused import caused_var
+from harn.pools.caused_tasks import caused_var
 from harn.pools.closure_frame import is_inside
 from harn.pools.ended_tasks import binding, fingerprint
 from harn.pools.options import PoolOptions, exact, new_pool_id
@@ -26,6 +25,7 @@ from harn.pools.shared_follow import Follower
 from harn.pools.shared_pool_slots import SharedSlots
 from harn.pools.shared_records import SharedSubmitted, settings_of
 from harn.pools.shared_submits import TaskSubmit
+from harn.pools.submit_many import Call, check_count, closures_of, refuse_key
 from harn.pools.task import PoolTask
 from harn.runtime import Runtime
 from harn.storage import Store

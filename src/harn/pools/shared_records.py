@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from harn.checks import LARGEST
 from harn.durable_calls import DurableCall, durable_function_named
 from harn.exact_json import to_exact_json
 from harn.ids import digest
+from harn.option_checks import LARGEST
 from harn.pools.audit import Submitted
 from harn.pools.journal_records import shown
 from harn.pools.options import PoolOptions

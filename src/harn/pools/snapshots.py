@@ -11,7 +11,7 @@ import msgspec
 
 from harn.pools.audit import Submitted
 from harn.pools.backpressure import BackpressurePolicy
-from harn.pools.strategies import Strategy
+from harn.pools.queue_strategies import Strategy
 from harn.pools.task_ids import iso_text
 from harn.records import fields_of
 from harn.telemetry.html import html_fields, html_table

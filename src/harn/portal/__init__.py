@@ -2,14 +2,14 @@
 
 app.py            requests to triggers, health, metrics
 admin_api.py      operators' verbs, over HTTP and over the socket
-admin_listening.py  the socket in the state directory
+admin_socket_server.py the socket in the state directory
 pages.py          the pages as HTML, and the login; templates/, their text
 page_table.py     every page: its path, and what it shows
 page_filters.py   how pages show names, numbers, times and charts
 static_files.py   the style and the script of the pages; static/, the files
 usage_totals.py   what model calls have cost, each record added once
-letter_export.py  dead letters as JSON lines
-operators.py      who may look and who may act: keys, sessions, origins
+dead_letter_export.py dead letters as JSON lines
+login.py          who may look and who may act: keys, sessions, origins
 shared_reads.py   reads that all viewers share, one a second
 store_snapshot.py everything in one document, and the queues' speed
 live_events.py    the snapshot as server-sent events
@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING
 from harn.front_door import front_door
 
 if TYPE_CHECKING:
-    from harn.portal.admin_listening import AdminListening
+    from harn.portal.admin_socket_server import AdminListening
     from harn.portal.app import Served, build_admin_app, build_app
     from harn.portal.http_server import Listening, bind
 else:
     front_door(
         __name__,
         {
-            "admin_listening": "AdminListening",
+            "admin_socket_server": "AdminListening",
             "app": "Served build_admin_app build_app",
             "http_server": "Listening bind",
         },

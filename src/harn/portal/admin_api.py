@@ -19,9 +19,9 @@ import msgspec
 from harn.errors import HarnError, InvalidOption, ManifestError, StorageError
 from harn.escaping import to_json
 from harn.orchestrator import ActedBy, Intake, NotNow, Options, Reply, Running, Verb, find_verbs
+from harn.portal.dead_letter_export import export_letters
 from harn.portal.http_messages import HEADERS, json_answer, read_body
-from harn.portal.letter_export import export_letters
-from harn.portal.operators import Operators, coded, is_foreign
+from harn.portal.login import Operators, coded, is_foreign
 from harn.portal.shared_reads import SharedReads
 from harn.triggers import NotFound
 

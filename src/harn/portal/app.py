@@ -16,7 +16,7 @@ from harn.orchestrator import SOCKET, Reply, queue_samples
 from harn.portal.admin_api import AdminApi, Operated
 from harn.portal.http_messages import HEADERS, closing, json_answer, read_body
 from harn.portal.live_events import LiveEvents
-from harn.portal.operators import Operators
+from harn.portal.login import Operators
 from harn.portal.pages import HOME, Pages
 from harn.portal.shared_reads import SharedReads
 from harn.portal.store_snapshot import Snapshots

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from harn.errors import HarnError
 from harn.escaping import to_json
 from harn.portal.http_messages import HEADERS, json_answer
-from harn.portal.operators import coded
+from harn.portal.login import coded
 from harn.portal.store_snapshot import Snapshots
 from harn.tasks import sleep
 

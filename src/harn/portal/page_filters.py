@@ -13,10 +13,10 @@ from urllib.parse import quote
 
 from markupsafe import Markup, escape
 
-from harn.checks import is_number
 from harn.clock import iso
 from harn.duration import roughly
 from harn.escaping import on_lines, one_line, to_json
+from harn.option_checks import is_number
 
 LONGEST_TEXT = 300
 LONGEST_JSON = 64 * 1024

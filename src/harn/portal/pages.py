@@ -19,7 +19,7 @@ from harn.orchestrator import Reply, verb
 from harn.portal import page_filters as filters
 from harn.portal.admin_api import Operated, refusal
 from harn.portal.http_messages import read_body
-from harn.portal.operators import COOKIE, SESSION_MS, Operator, Operators, is_foreign
+from harn.portal.login import COOKIE, SESSION_MS, Operator, Operators, is_foreign
 from harn.portal.page_table import PAGES, Page, Query
 from harn.portal.shared_reads import SharedReads
 from harn.portal.static_files import static_answer

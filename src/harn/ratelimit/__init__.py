@@ -12,7 +12,7 @@ window.py            the arithmetic of a sliding window; stored_window.py, with 
 rules.py             several limits for one key
 bucket_use.py        how full each bucket was; removes unused ones
 process_identity.py  whether the process that owns a ticket still runs
-catalogue.py         the files that hold limits, prices and budgets
+model_files.py       the files that hold limits, prices and budgets
 provider_limits.py   limits of model providers: catalogue, environment, llm_rate_limit
 llm_slot.py          llm_slot; call_slots.py bounds the calls under way
 rate_limited_call.py with_rate_limit
@@ -32,9 +32,9 @@ from harn.front_door import front_door
 if TYPE_CHECKING:
     from harn.ratelimit.buckets import Bucket, BucketGrant, RateLimitGrant
     from harn.ratelimit.budgets import Budget, llm_budget
-    from harn.ratelimit.catalogue import catalogues
     from harn.ratelimit.limiter import Limiter, durable_rate_limit_acquire
     from harn.ratelimit.llm_slot import LlmSlot, llm_slot
+    from harn.ratelimit.model_files import catalogues
     from harn.ratelimit.model_prices import Price, Prices, llm_price
     from harn.ratelimit.provider_limits import ProviderLimits, llm_rate_limit
     from harn.ratelimit.rate_limited_call import with_rate_limit
@@ -46,7 +46,7 @@ else:
         {
             "buckets": "Bucket BucketGrant RateLimitGrant",
             "budgets": "Budget llm_budget",
-            "catalogue": "catalogues",
+            "model_files": "catalogues",
             "limiter": "Limiter durable_rate_limit_acquire",
             "llm_slot": "LlmSlot llm_slot",
             "model_prices": "Price Prices llm_price",

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 import msgspec
 
-from harn.checks import whole_number
 from harn.duration import Duration, to_ms
 from harn.errors import InvalidOption, did_you_mean
+from harn.option_checks import whole_number
 from harn.records import Record, fields_of
 
 MOST_UNITS = 2**53 - 1

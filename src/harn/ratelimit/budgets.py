@@ -18,15 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from harn.checks import is_number
 from harn.clock import iso
 from harn.current import current_runtime
 from harn.duration import Duration, roughly, to_ms, to_text
 from harn.errors import InvalidOption, ManifestError, RateLimitError, did_you_mean
 from harn.naming import joined
+from harn.option_checks import is_number
 from harn.ratelimit.buckets import MOST_UNITS, Bucket, RateLimitGrant, check_key, check_units
-from harn.ratelimit.catalogue import catalogues, tables
 from harn.ratelimit.limiter import Limiter, acquire
+from harn.ratelimit.model_files import catalogues, tables
 from harn.ratelimit.model_prices import Price, Prices
 from harn.records import SparseRecord
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harn.checks import is_number
 from harn.current import current_runtime
 from harn.errors import InvalidOption, ManifestError
-from harn.ratelimit.catalogue import catalogues, tables
+from harn.option_checks import is_number
+from harn.ratelimit.model_files import catalogues, tables
 from harn.ratelimit.provider_limits import check_route
 from harn.records import SparseRecord
 

@@ -16,12 +16,12 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from harn.checks import LARGEST, is_whole, whole_number
 from harn.current import current_runtime
 from harn.errors import InvalidOption, ManifestError, did_you_mean
 from harn.naming import joined
+from harn.option_checks import LARGEST, is_whole, whole_number
 from harn.ratelimit.buckets import Bucket, check_key
-from harn.ratelimit.catalogue import catalogues, tables
+from harn.ratelimit.model_files import catalogues, tables
 from harn.records import SparseRecord
 from harn.settings import rate_limit_variables
 

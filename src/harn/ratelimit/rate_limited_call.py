@@ -6,10 +6,10 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar, cast, overload
 
-from harn.checks import whole_number
 from harn.clock import sleep_until
 from harn.current import current_runtime
 from harn.duration import Duration, to_ms
+from harn.option_checks import whole_number
 from harn.ratelimit.llm_slot import llm_slot
 from harn.ratelimit.retry_after import is_retryable
 from harn.tasks import check_callable, runner_for

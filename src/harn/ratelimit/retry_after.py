@@ -15,9 +15,9 @@ from datetime import timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from harn.checks import is_number
 from harn.clock import from_iso
 from harn.errors import HarnError, InvalidOption
+from harn.option_checks import is_number
 
 RETRYABLE = frozenset({408, 425, 429, 502, 503, 504, 529})
 """Timeout, too early, too many requests, bad gateway, unavailable, gateway timeout, overloaded."""

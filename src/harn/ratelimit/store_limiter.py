@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from harn.batcher import Batcher, Entry, Landing
 from harn.clock import resolve
 from harn.errors import HarnError, StorageBusy
-from harn.graceful import asked, raise_if_asked
+from harn.graceful_stop import asked, raise_if_asked
 from harn.ratelimit.bucket_use import BucketUse
 from harn.ratelimit.limiter_batch import Barrier, Corrections, Item, weight, work_of
 from harn.ratelimit.process_identity import is_gone

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from harn.clock import Clock, resolve
 from harn.errors import InvalidOption, StorageError
-from harn.graceful import parked
+from harn.graceful_stop import parked
 from harn.private_files import check_private
 from harn.storage.contract import CopyingDriver, Driver, Durability, Hooks, OutboxDriver
 from harn.storage.engines import MemoryDriver, open_driver

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
-from harn.checks import is_number, is_whole
 from harn.duration import Duration, to_ms
 from harn.errors import InvalidOption, did_you_mean
 from harn.naming import check_name
+from harn.option_checks import is_number, is_whole
 
 if TYPE_CHECKING:
     from harn.supervisors.records import ChildContext

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 from harn.context import Frame, Task
-from harn.graceful import request_stop
+from harn.graceful_stop import request_stop
 from harn.supervisors.plan import GRACE
 from harn.supervisors.records import ChildContext, ChildState, ChildStatus, WaitReason
 from harn.supervisors.restart_policy import History, restart_noted

@@ -15,13 +15,13 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from harn.checks import is_number
 from harn.clock import Timer, resolve
 from harn.context import Task
 from harn.current import current_frame
 from harn.duration import Duration, to_seconds
 from harn.errors import HarnError, InvalidOption
-from harn.graceful import parked
+from harn.graceful_stop import parked
+from harn.option_checks import is_number
 from harn.runtime import Runtime
 from harn.supervisors.exits import Exits
 from harn.supervisors.plan import GRACE, Plan, is_due, make_plan, share

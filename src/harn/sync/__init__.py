@@ -2,7 +2,7 @@
 
     channel.py    channels; select.py takes a value from one of several
     mailbox.py    named inboxes
-    shared.py     cells and maps with versions; scopes.py, which tasks share them
+    shared_values.py cells and maps with versions; sharing_scopes.py, which tasks share them
     atomic.py     counters
     mutex.py      critical sections by place or by resource; structural_key.py compares resources
     permits.py    named mutex, rwlock, semaphore, gate; named_permits.py finds their queues,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
         sync_semaphore_acquire,
     )
     from harn.sync.select import Selected, channel_select
-    from harn.sync.shared import (
+    from harn.sync.shared_values import (
         SharedCell,
         SharedMap,
         SharedMetrics,
@@ -75,7 +75,9 @@ else:
                 sync_semaphore_acquire
             """,
             "select": "Selected channel_select",
-            "shared": "SharedCell SharedMap SharedMetrics SharedSnapshot shared_cell shared_map",
+            "shared_values": """
+                SharedCell SharedMap SharedMetrics SharedSnapshot shared_cell shared_map
+            """,
             "wait_queue": "CLOSED GONE GRANTED TIMED_OUT WAITING Waiter WaitQueue guard park",
             "waitpoint": "Waitpoint waitpoint_cancel waitpoint_complete waitpoint_wait",
         },

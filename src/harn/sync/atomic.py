@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from harn.checks import is_whole
 from harn.errors import InvalidOption
+from harn.option_checks import is_whole
 
 
 class Atomic:

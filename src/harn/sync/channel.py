@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, Generic, TypeVar, overload
 
-from harn.checks import whole_number
 from harn.errors import ChannelClosed, InvalidOption
 from harn.event_loop import running_loop
-from harn.graceful import asked, raise_if_asked
+from harn.graceful_stop import asked, raise_if_asked
+from harn.option_checks import whole_number
 from harn.sync.deadlock import began_waiting, ended_waiting
 from harn.sync.wait_queue import CLOSED, GRANTED, Waiter, WaitQueue, guard
 

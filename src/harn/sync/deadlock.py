@@ -25,7 +25,7 @@ from harn.context import Task, current_frame_var
 from harn.current import current_frame
 from harn.errors import ChannelDeadlock
 from harn.event_loop import task_running_on
-from harn.graceful import park, unpark
+from harn.graceful_stop import park, unpark
 from harn.quiescence import can_look_into, outside_work, something_ready
 from harn.runtime import Runtime
 from harn.stopping import Stopping

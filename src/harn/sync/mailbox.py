@@ -13,7 +13,7 @@ from harn.current import current_frame
 from harn.errors import ChannelClosed, InvalidOption, MailboxClosed
 from harn.records import Record
 from harn.sync.channel import DEFAULT_CAPACITY, Channel
-from harn.sync.scopes import Namespaces, Scope, resolve_scope
+from harn.sync.sharing_scopes import Namespaces, Scope, resolve_scope
 from harn.sync.wait_queue import guard
 
 T = TypeVar("T")

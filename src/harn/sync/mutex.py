@@ -20,7 +20,7 @@ from harn.current import current_frame, current_runtime
 from harn.duration import Duration, to_seconds
 from harn.errors import HarnError
 from harn.event_loop import task_running_on
-from harn.graceful import asked, raise_if_asked
+from harn.graceful_stop import asked, raise_if_asked
 from harn.runtime import Runtime
 from harn.sync.permit_queue import PermitQueue, PermitWaiter
 from harn.sync.structural_key import SameObject, structural

@@ -23,7 +23,7 @@ from typing import Any
 
 from harn.context import Task
 from harn.errors import AcquireTimeout, MutexReentered
-from harn.graceful import park
+from harn.graceful_stop import park
 from harn.runtime import Runtime
 from harn.sync.wait_queue import GRANTED, WAITING, Waiter, WaitQueue, guard
 

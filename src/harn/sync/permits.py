@@ -10,13 +10,13 @@ from threading import get_ident
 from types import TracebackType
 from typing import Literal, Self, get_args, overload
 
-from harn.checks import whole_number
 from harn.context import Frame, current_frame_var
 from harn.current import current_frame
 from harn.duration import Duration, to_seconds
 from harn.errors import InvalidOption, did_you_mean
 from harn.event_loop import task_running_on
-from harn.graceful import asked, raise_if_asked
+from harn.graceful_stop import asked, raise_if_asked
+from harn.option_checks import whole_number
 from harn.sync.named_permits import Kind, Permits
 from harn.sync.permit_queue import PermitQueue, PermitWaiter
 from harn.sync.wait_queue import GONE, GRANTED

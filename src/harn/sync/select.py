@@ -10,7 +10,7 @@ from harn.current import current_runtime
 from harn.duration import Duration, to_seconds
 from harn.errors import InvalidOption
 from harn.event_loop import running_loop
-from harn.graceful import asked, raise_if_asked
+from harn.graceful_stop import asked, raise_if_asked
 from harn.sync.channel import Channel
 from harn.sync.deadlock import began_waiting, ended_waiting
 from harn.sync.wait_queue import GRANTED, Waiter, guard, park

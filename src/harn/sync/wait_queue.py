@@ -27,7 +27,7 @@ from threading import get_ident
 from typing import Any, Self, TypeVar
 
 from harn.clock import Clock, resolve
-from harn.graceful import parked
+from harn.graceful_stop import parked
 
 WAITING, GRANTED, CLOSED, TIMED_OUT, GONE = range(5)
 """The states of a waiter."""

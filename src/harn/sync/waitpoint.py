@@ -14,7 +14,7 @@ from typing import Any, Literal
 from harn.current import current_runtime
 from harn.duration import Duration, to_seconds
 from harn.errors import InvalidOption
-from harn.graceful import asked, raise_if_asked
+from harn.graceful_stop import asked, raise_if_asked
 from harn.records import SparseRecord
 from harn.runtime import Runtime
 from harn.sync.wait_queue import GONE, GRANTED, Waiter, WaitQueue, guard, park

@@ -8,7 +8,7 @@ from harn.clock import SystemClock
 from harn.current import current_frame
 from harn.duration import Duration, to_seconds
 from harn.errors import InvalidOption, TaskCancelled
-from harn.graceful import request_stop
+from harn.graceful_stop import request_stop
 from harn.tasks.handle import TaskHandle
 from harn.tasks.results import Err, Ok
 from harn.tasks.threads import current_call

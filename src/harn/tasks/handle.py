@@ -20,7 +20,7 @@ from harn.clock import Clock, resolve
 from harn.context import Task
 from harn.current import current_frame
 from harn.errors import DeadlockError, HarnError, TaskCancelled
-from harn.graceful import asked, is_stop, park, raise_if_asked
+from harn.graceful_stop import asked, is_stop, park, raise_if_asked
 from harn.tasks.awaiting_tasks import AwaitingTasks
 from harn.tasks.done_callbacks import DoneCallbacks
 from harn.tasks.unseen_failures import UnseenFailures, log_failure

@@ -16,8 +16,8 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, overload
 
-from harn.checks import whole_number
 from harn.errors import InvalidOption, RaceFailed
+from harn.option_checks import whole_number
 from harn.tasks.isolation import Isolation
 from harn.tasks.parallel_engine import Items, ParallelRun
 from harn.tasks.results import Err, Ok

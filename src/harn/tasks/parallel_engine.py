@@ -25,11 +25,11 @@ from collections.abc import (
 )
 from typing import Any
 
-from harn.checks import whole_number
 from harn.context import Frame, Task, current_frame_var
 from harn.current import current_frame
 from harn.errors import InvalidOption, TaskCancelled
-from harn.graceful import asked, is_stop, park, raise_if_asked, request_stop
+from harn.graceful_stop import asked, is_stop, park, raise_if_asked, request_stop
+from harn.option_checks import whole_number
 from harn.runtime import Runtime
 from harn.tasks.awaiting_tasks import AwaitingTasks
 from harn.tasks.isolation import Isolation, bind, limit_of

@@ -31,7 +31,7 @@ from harn.context import Frame, Task, current_frame_var
 from harn.current import current_frame
 from harn.errors import HarnError, InvalidOption
 from harn.event_loop import running_loop
-from harn.graceful import asked, park, request_stop
+from harn.graceful_stop import asked, park, request_stop
 from harn.tasks.awaiting_tasks import AwaitingTasks
 from harn.tasks.handle import TaskHandle
 from harn.tasks.isolation import Isolation, bind

@@ -16,7 +16,7 @@ from typing import Any, Generic, Self, TypeVar, cast, overload
 
 from harn.current import current_frame
 from harn.errors import HarnError
-from harn.graceful import parked
+from harn.graceful_stop import parked
 from harn.tasks.awaiting_tasks import AwaitingTasks
 from harn.tasks.isolation import Isolation
 from harn.tasks.parallel_engine import ParallelRun, ParallelWorker, RunningTasks

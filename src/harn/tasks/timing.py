@@ -8,13 +8,13 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, overload
 
-from harn.checks import whole_number
 from harn.clock import Timer, resolve
 from harn.current import current_frame, current_runtime
 from harn.duration import Duration, to_seconds, to_text
 from harn.errors import DeadlineExceeded, HarnError
 from harn.event_loop import running_loop
-from harn.graceful import asked, is_stop, park, raise_if_asked
+from harn.graceful_stop import asked, is_stop, park, raise_if_asked
+from harn.option_checks import whole_number
 from harn.tasks.isolation import bind
 from harn.teardown import note
 

@@ -10,7 +10,7 @@ virtual_loop.py   VirtualTimeLoop, run_virtual
 simulate.py       simulate: consumers that are killed, paused and slowed by seed
 simulated_process.py  their processes: a clock and a store connection that can be disturbed
 fake_provider.py  FakeModels: a model provider on loopback that follows a script
-fake_wire.py      its answers, as OpenAI and Anthropic write them
+provider_answers.py its answers, as OpenAI and Anthropic write them
 plugin.py         fixtures for pytest
 """
 

@@ -10,11 +10,11 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Self
 
-from harn.checks import is_whole, whole_number
 from harn.clock import Activity, Timer, from_iso, iso
 from harn.current import current_runtime
 from harn.duration import Duration, to_seconds
 from harn.errors import InvalidOption
+from harn.option_checks import is_whole, whole_number
 from harn.quiescence import can_look_into, outside_work, something_ready, threads_now
 from harn.runtime import Runtime
 

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from harn.clock import SystemClock, sleep_until
-from harn.testing.fake_wire import (
+from harn.testing.provider_answers import (
     Answer,
     anthropic_events,
     anthropic_message,

@@ -13,9 +13,9 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from harn.checks import is_whole
 from harn.duration import Duration, to_seconds, to_text
 from harn.errors import DeadlineExceeded, InvalidOption
+from harn.option_checks import is_whole
 from harn.plurals import counted
 from harn.storage import Store
 from harn.storage.log import export

@@ -13,8 +13,8 @@ gates.py           those decisions, carried out on the store
 batch_gate.py      which event dispatches a batch
 gate_queue.py      the dispatches of this process that wait at one gate
 retry.py           when a failed dispatch is tried again
-circuit.py         when a destination that keeps failing is not called
-circuits.py        those decisions, carried out on the store
+circuit_breaker.py when a destination that keeps failing is not called
+stored_circuits.py those decisions, carried out on the store
 delivery.py        one delivery to a trigger: its name, its call, whether it is a replay
 dedupe_claims.py   what makes an event a duplicate
 dispatch_state.py  one event on its way to one binding
@@ -31,7 +31,7 @@ sources.py         what makes events without a caller: schedules and topics
 job_runner.py      runs the job of a worker queue that holds an event
 signatures.py      whether a webhook's signature is valid
 secrets.py         values and headers that are never shown
-repetitions.py     how many repeated events were refused; not_found.py, an error
+duplicate_count.py how many repeated events were refused; not_found.py, an error
 trigger_verbs.py   the public verbs: they use the current runtime
 """
 
@@ -55,18 +55,18 @@ if TYPE_CHECKING:
         check_priority,
         check_provider,
     )
-    from harn.triggers.circuit import circuit_state
+    from harn.triggers.circuit_breaker import circuit_state
     from harn.triggers.cron import check_catchup, check_expression, check_schedule, check_zone
     from harn.triggers.dead_letters import DeadLetters, Letters
     from harn.triggers.delivery import Call
     from harn.triggers.dispatch_state import Dispatch, DispatchHandle
+    from harn.triggers.duplicate_count import Repetitions
     from harn.triggers.emit_receipt import EmitReceipt
     from harn.triggers.event import TriggerEvent, check_tenant, event_from
     from harn.triggers.job_runner import JobRunner
     from harn.triggers.matching import check_match, is_wanted
     from harn.triggers.not_found import NotFound
     from harn.triggers.registry import Accepted, Triggers
-    from harn.triggers.repetitions import Repetitions
     from harn.triggers.replay_mapping import compare_mapping
     from harn.triggers.retry import FROM_MANIFEST
     from harn.triggers.secrets import Secrets, is_credential
@@ -99,7 +99,7 @@ else:
                 KINDS PROVIDERS Binding TriggerBinding check_binding check_id check_kind
                 check_priority check_provider
             """,
-            "circuit": "circuit_state",
+            "circuit_breaker": "circuit_state",
             "cron": "check_catchup check_expression check_schedule check_zone",
             "dead_letters": "DeadLetters Letters",
             "delivery": "Call",
@@ -110,7 +110,7 @@ else:
             "not_found": "NotFound",
             "registry": "Accepted Triggers",
             "emit_receipt": "EmitReceipt",
-            "repetitions": "Repetitions",
+            "duplicate_count": "Repetitions",
             "replay_mapping": "compare_mapping",
             "retry": "FROM_MANIFEST",
             "secrets": "Secrets is_credential",

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from harn import topics
 from harn.clock import sleep_until
-from harn.graceful import is_stop
+from harn.graceful_stop import is_stop
 from harn.storage import Store
 from harn.storage.triggers import note_retry
 from harn.telemetry.logs import FAILED_WORK
 from harn.telemetry.spans import note_exception
-from harn.triggers.circuit import THRESHOLD
-from harn.triggers.circuits import Circuits
+from harn.triggers.circuit_breaker import THRESHOLD
 from harn.triggers.delivery import Call
 from harn.triggers.dispatch_state import Dispatch, Outcome
 from harn.triggers.event import event_at
@@ -22,6 +21,7 @@ from harn.triggers.gates import Entrant, Gates, Passage
 from harn.triggers.handler_failure import failure_of
 from harn.triggers.outcomes import plain
 from harn.triggers.secrets import Secrets
+from harn.triggers.stored_circuits import Circuits
 from harn.triggers.targets import NotRetryable
 from harn.workers import Failure
 

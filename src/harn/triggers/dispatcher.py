@@ -20,7 +20,7 @@ from harn import topics
 from harn.clock import from_iso, resolve, sleep_until
 from harn.context import Task
 from harn.errors import StorageError
-from harn.graceful import request_stop
+from harn.graceful_stop import request_stop
 from harn.plurals import counted
 from harn.storage import Store
 from harn.storage.log import read
@@ -28,13 +28,13 @@ from harn.storage.triggers import settle_envelope
 from harn.tasks import launch
 from harn.telemetry.spans import fail_span, span, span_after, tracing
 from harn.triggers.attempts import Attempts, Stopped
-from harn.triggers.circuits import Circuits
 from harn.triggers.dispatch_state import Dispatch, Outcome
 from harn.triggers.event import TriggerEvent, event_at, event_from
 from harn.triggers.gates import Entrant, Gates
 from harn.triggers.handler_failure import failure_of
 from harn.triggers.outcomes import headers_of, outcome_records
 from harn.triggers.secrets import Secrets
+from harn.triggers.stored_circuits import Circuits
 from harn.unsettled_sources import PartialHandoff, QueuedTrigger, UnsettledSources
 
 if TYPE_CHECKING:

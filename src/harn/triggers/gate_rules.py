@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from harn.checks import is_whole, whole_number
 from harn.duration import to_ms, to_text
 from harn.errors import InvalidOption, did_you_mean
+from harn.option_checks import is_whole, whole_number
 from harn.records import fields_of
 from harn.triggers.event import TriggerEvent, as_gate_key, check_path, find
 

@@ -21,10 +21,10 @@ from harn.clock import resolve
 from harn.current import current_frame
 from harn.duration import Duration
 from harn.errors import TriggerError
-from harn.graceful import is_stop
+from harn.graceful_stop import is_stop
 from harn.pools import causing
 from harn.triggers.binding import Binding
-from harn.triggers.circuit import OPEN_MS
+from harn.triggers.circuit_breaker import OPEN_MS
 from harn.triggers.delivery import Call, replay_in
 from harn.triggers.event import TriggerEvent, event_from
 from harn.triggers.gates import Entrant, Passage

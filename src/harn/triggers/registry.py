@@ -27,11 +27,11 @@ from harn.triggers.binding import Binding, State, TriggerBinding
 from harn.triggers.dedupe_claims import claim_of_emit, delivery_to
 from harn.triggers.dispatch_state import Dispatch, DispatchHandle
 from harn.triggers.dispatcher import Dispatcher, traced
+from harn.triggers.duplicate_count import Repetitions
 from harn.triggers.event import TriggerEvent, check_field, check_tenant, event_at
 from harn.triggers.matching import check_channel, route
 from harn.triggers.not_found import NotFound
 from harn.triggers.recovery import Recovery
-from harn.triggers.repetitions import Repetitions
 from harn.triggers.secrets import without_credentials
 from harn.triggers.sources import Sources
 

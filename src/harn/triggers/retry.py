@@ -8,9 +8,9 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from harn.checks import whole_number
 from harn.duration import to_seconds, to_text
 from harn.errors import InvalidOption, did_you_mean
+from harn.option_checks import whole_number
 
 Backoff = Literal["immediate", "svix", "linear", "exponential"]
 

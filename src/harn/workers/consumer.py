@@ -22,11 +22,11 @@ from harn.current import current_frame
 from harn.durable_calls import durable_names
 from harn.duration import Duration
 from harn.errors import HarnError
-from harn.graceful import parked, raise_if_asked, request_stop
+from harn.graceful_stop import parked, raise_if_asked, request_stop
 from harn.retry_policy import RetryPolicy, check_policy
 from harn.runtime import Runtime
 from harn.settings import host_name
-from harn.storage.queue import Claimed, Claiming, Settlement, SettlementResult, look
+from harn.storage.queue import Claimed, Claiming, Settlement, SettlementResult, claimable
 from harn.tasks import (
     Scope,
     check_callable,
@@ -36,18 +36,18 @@ from harn.tasks import (
     scope,
 )
 from harn.telemetry.spans import span_after, tracing
-from harn.workers.attempt import Return, after_error
+from harn.workers.after_failure import Return, after_error
 from harn.workers.claim_renewal import ClaimRenewal
 from harn.workers.consumer_lease import LivingConsumers, Serving
 from harn.workers.crew import Crew
 from harn.workers.failures import log_attempt
-from harn.workers.functions import FunctionRunner, UnknownFunctions
+from harn.workers.function_jobs import FunctionRunner, UnknownFunctions
 from harn.workers.held_claim import Claim
-from harn.workers.idle_looks import IdleLooks
+from harn.workers.idle_consumers import IdleLooks
 from harn.workers.job_tasks import JobTasks
 from harn.workers.queue import MOST_AT_ONCE, WorkerQueue
+from harn.workers.queue_reports import DrainReport
 from harn.workers.records import Job, check_consumer, check_ttl
-from harn.workers.reports import DrainReport
 from harn.workers.running_job import RunningJob
 from harn.workers.shared_slots import SharedSlots
 
@@ -299,7 +299,7 @@ class Consumer:
             if (has_grown or found) and self._needs is None:
                 self._is_empty = False  # jobs were put in, or seen: no need to look first
                 break
-            question = partial(look.has_work, self.queue.name, self._needs)
+            question = partial(claimable.has_work, self.queue.name, self._needs)
             try:
                 found, now, due = await store.run(question, write=False)
                 if has_grown and not found and self._unknown is not None:

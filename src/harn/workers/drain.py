@@ -7,7 +7,7 @@ from harn.duration import Duration
 from harn.retry_policy import RetryPolicy
 from harn.workers.consumer import Consumer, Handler
 from harn.workers.queue import WorkerQueue
-from harn.workers.reports import DrainReport
+from harn.workers.queue_reports import DrainReport
 from harn.workers.scheduler_policy import SchedulerPolicy
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from harn.errors import InvalidOption
 from harn.storage import Store
-from harn.storage.queue import JobDraft, Work, look, work_on
-from harn.workers.receipt import EnqueueReceipt
+from harn.storage.queue import JobDraft, Work, claimable, work_on
+from harn.workers.enqueue_receipt import EnqueueReceipt
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime
@@ -36,7 +36,7 @@ async def enter_committed(runtime: Runtime, queue: str) -> None:
     Those that commit meanwhile may stay there, so that this ends however many come. Cancelling
     leaves the rest in the outbox.
     """
-    store, ask = runtime.service(Store), partial(look.outbox_span, queue)
+    store, ask = runtime.service(Store), partial(claimable.outbox_span, queue)
     if not store.has_outbox:
         return
     work = Work(dedupe_ms=runtime.settings.dedupe_window_ms)

@@ -36,8 +36,8 @@ from math import inf
 
 from harn.storage import Ask, Operation, Row, ask
 from harn.storage.queue import Board, Choice, Pick, Share
-from harn.workers import lanes
-from harn.workers.lanes import Head, Lane, about, read_heads, read_more
+from harn.workers import key_heads
+from harn.workers.key_heads import Head, Lane, about, read_heads, read_more
 from harn.workers.scheduler_policy import SchedulerPolicy
 
 LAST = "\U0010ffff"
@@ -305,7 +305,7 @@ class _Table:
 
         Return the turn of all of them if they have the same one: it may have still more keys.
         """
-        size = min(lanes.CHUNK, 1 + max(1, self.left))
+        size = min(key_heads.CHUNK, 1 + max(1, self.left))
         rows = yield ask(
             "shares_ahead", queue_id=self._board.queue_id, turn=int(self._horizon), limit=size
         )
@@ -370,7 +370,7 @@ class _Table:
 
     def _look_further(self) -> Operation[None]:
         """Read some more shares that have their turn in this round, and move the frontier."""
-        size = min(lanes.CHUNK, max(1, self.left))
+        size = min(key_heads.CHUNK, max(1, self.left))
         wrapped, at = self._frontier
         wanted = {
             "queue_id": self._board.queue_id,

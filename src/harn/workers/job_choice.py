@@ -9,9 +9,9 @@ from harn.storage.queue import Board, Choice, Choose, Pick
 from harn.topics import queue_topics
 from harn.workers import fairshare
 from harn.workers.fairshare import choose_in_turn
-from harn.workers.lanes import about, rank
+from harn.workers.fairshare_tree import choose_in_tree
+from harn.workers.key_heads import about, rank
 from harn.workers.scheduler_policy import SchedulerPolicy
-from harn.workers.tree_share import choose_in_tree
 
 HEADS = "queue_heads"
 

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, overload
 
 import msgspec
 
-from harn.checks import is_whole, whole_number
 from harn.current import current_runtime
 from harn.durable_types import types_of
 from harn.duration import Duration
 from harn.errors import InvalidOption, did_you_mean
 from harn.ids import is_pool_id
 from harn.naming import has_controls
+from harn.option_checks import is_whole, whole_number
 from harn.storage import Store
 from harn.storage.queue import (
     Choose,
@@ -37,15 +37,16 @@ from harn.storage.queue import (
 )
 from harn.teardown import retrieve
 from harn.topics import QueueTopics, check_queue_name, queue_topics
-from harn.workers.cancels import cancel
 from harn.workers.enqueue_on import enqueue_on, enter_committed
-from harn.workers.functions import JobOptions, call_job
+from harn.workers.enqueue_receipt import EnqueueReceipt
+from harn.workers.function_jobs import JobOptions, call_job
 from harn.workers.held_claim import Claim, ClaimsByHand
+from harn.workers.job_cancel import cancel
 from harn.workers.job_choice import chooser, first_look
 from harn.workers.job_reads import JobReads
 from harn.workers.job_state import JobState, Status, job_state
 from harn.workers.queue_operations import OperationsByQueue, QueueOperations
-from harn.workers.receipt import EnqueueReceipt
+from harn.workers.queue_reports import QueueSummary, count_in_full, end_expired, summarise
 from harn.workers.records import (
     NewJob,
     Priority,
@@ -56,8 +57,7 @@ from harn.workers.records import (
     draft_job,
     read_job,
 )
-from harn.workers.reports import QueueSummary, count_in_full, end_expired, summarise
-from harn.workers.retries import retry_and_close_letter
+from harn.workers.retry_dead_jobs import retry_and_close_letter
 from harn.workers.scheduler_policy import SchedulerPolicy
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from harn.checks import is_number, whole_number
 from harn.duration import Duration, to_ms
 from harn.errors import InvalidOption, did_you_mean
 from harn.naming import has_controls
+from harn.option_checks import is_number, whole_number
 from harn.records import SparseRecord
 from harn.storage import encode, encode_headers
 from harn.storage.queue import PRIORITIES, JobDraft, job_charges

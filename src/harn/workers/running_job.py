@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from harn.context import Frame, WorkTask
 from harn.durable_work import StepRecord
-from harn.graceful import asked, is_stop
+from harn.graceful_stop import asked, is_stop
 from harn.storage.queue import SettlementResult, job_states
 from harn.tasks import TaskHandle, take_over
 from harn.workers.failures import Failure

@@ -7,8 +7,8 @@ from typing import Any, Literal, Self, get_args
 
 import msgspec
 
-from harn.checks import LARGEST, whole_number
 from harn.errors import InvalidOption, did_you_mean
+from harn.option_checks import LARGEST, whole_number
 from harn.settings import SchedulerSettings
 from harn.storage.queue import Dimension, job_charges, share_tree, shown_key
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from harn.checks import whole_number
+from harn.option_checks import whole_number
 
 
 class Waiter(Protocol):

@@ -18,7 +18,7 @@ from harn.cli.output import emit, json_flag
 def demo(as_json: bool) -> None:
     """Watch fair scheduling in a pool, then in a durable queue whose worker is killed."""
     from harn.cli.demo import pool_act, queue_act
-    from harn.cli.stoppable import run_stoppable
+    from harn.cli.signals import run_stoppable
 
     acts, queue = run_stoppable(_play)
     document = {"slots": pool_act.SLOTS, "acts": [act.as_dict() for act in acts], "queue": queue}

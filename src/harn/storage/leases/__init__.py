@@ -6,7 +6,7 @@ lease_renewal.py    renew one on time, and say when it is lost
 heartbeat.py        the thread that leases and claims are renewed on
 consumer_leases.py  which consumers are alive
 dead_consumers.py   the search for those that are not, and the end of their claims
-job_retention.py    a process trims the settled jobs of the queues and pools that it serves
+retention_timer.py  a process trims the settled jobs of the queues and pools that it serves
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     )
     from harn.storage.leases.dead_consumers import DeadConsumers
     from harn.storage.leases.heartbeat import Beat, Heartbeat
-    from harn.storage.leases.job_retention import JobRetention
     from harn.storage.leases.lease_renewal import LeaseRenewal, lost_at
     from harn.storage.leases.lease_store import LeaseStore
     from harn.storage.leases.named_leases import (
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
         renew_lease,
         take_lease,
     )
+    from harn.storage.leases.retention_timer import JobRetention
 else:
     front_door(
         __name__,
@@ -53,7 +53,7 @@ else:
             """,
             "dead_consumers": "DeadConsumers",
             "heartbeat": "Beat Heartbeat",
-            "job_retention": "JobRetention",
+            "retention_timer": "JobRetention",
             "lease_renewal": "LeaseRenewal lost_at",
             "lease_store": "LeaseStore",
             "named_leases": """

@@ -1,9 +1,9 @@
 """Worker queues: jobs are records of the log, their state is an index beside it.
 
 claim.py           enqueue, settle and claim, in one transaction
-look.py            whether there is anything to claim, without writing
-hold.py            the writes of a claim, once its jobs are chosen
-at_once.py         the same in one or two statements, for an engine that has them
+claimable.py       whether there is anything to claim, without writing
+write_claims.py    the writes of a claim, once its jobs are chosen
+single_statements.py the same in one or two statements, for an engine that has them
 enqueue.py         how jobs enter a queue, and its index
 dedupe_keys.py     which jobs of an enqueue are new
 outbox.py          jobs that a caller's own PostgreSQL transaction enqueued
@@ -12,7 +12,7 @@ expire.py          claims expire, and scheduled jobs come due
 write_back.py      the end of an operation: the queue's row and its records are written
 job_control.py     cancel, retry, purge, pause and resume
 pauses.py          which parts of a queue are paused
-parking.py         a paused tenant's jobs are parked, and made ready again
+parked_jobs.py     a paused tenant's jobs are parked, and made ready again
 job_records.py     the records that a queue and its index exchange
 queue_row.py       a queue's row, as an operation holds it
 job_index.py       the rows of jobs, and the sums of each key's share
@@ -27,7 +27,7 @@ share_keys.py      the shares' keys, their cap, what a pick costs, and when idle
 job_views.py       counts of a queue and its keys, and one job's place in it
 job_steps.py       the steps of a job, recorded under its claim
 job_states.py      jobs as an application sees them: by id, or a page of them
-notes.py           records that an operation gathers
+gathered_records.py records that an operation gathers
 shared_pools.py    all that a shared pool needs of its queue
 pool_work.py       a shared pool: end, cancel, admit, submit and start its tasks, in one transaction
 pool_opening.py    how a process opens a shared pool
@@ -51,11 +51,11 @@ from harn.front_door import front_door
 
 if TYPE_CHECKING:
     from harn.storage.queue import (
+        claimable,
         job_charges,
         job_control,
         job_states,
         job_views,
-        look,
         retention,
         share_tree,
         shared_pools,
@@ -68,7 +68,6 @@ if TYPE_CHECKING:
         work_on,
     )
     from harn.storage.queue.dead_leases import end_claims_of
-    from harn.storage.queue.hold import Claiming
     from harn.storage.queue.job_records import (
         PRIORITIES,
         STATES,
@@ -98,16 +97,18 @@ if TYPE_CHECKING:
         wake_queue,
     )
     from harn.storage.queue.share_turns import Share
+    from harn.storage.queue.write_claims import Claiming
 else:
     front_door(
         __name__,
         {
             ".": """
-                job_charges job_control job_states job_views look retention share_tree shared_pools
+                claimable job_charges job_control job_states job_views retention share_tree
+                shared_pools
             """,
             "claim": "Claimed Work WorkDone settle_claims work_on",
             "dead_leases": "end_claims_of",
-            "hold": "Claiming",
+            "write_claims": "Claiming",
             "job_records": """
                 PRIORITIES STATES Board Choice Choose ClaimedJob Dimension JobDraft Pick Settlement
                 SettlementResult function_need share_key shown_key
@@ -142,6 +143,7 @@ __all__ = [
     "ShareCounts",
     "Work",
     "WorkDone",
+    "claimable",
     "count_queue",
     "end_claims_of",
     "function_need",
@@ -151,7 +153,6 @@ __all__ = [
     "job_states",
     "job_views",
     "list_shares",
-    "look",
     "queue_names",
     "retention",
     "settle_claims",

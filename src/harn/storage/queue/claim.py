@@ -16,20 +16,20 @@ import msgspec
 
 from harn.storage.contract import APPEND, Draft
 from harn.storage.operations import Ask, Operation, ask, ask_ahead
-from harn.storage.queue.at_once import look_at_once
+from harn.storage.queue.claimable import needed_triggers
 from harn.storage.queue.enqueue import enter_at_once, enter_jobs, job_drafts
 from harn.storage.queue.expire import end_due
-from harn.storage.queue.hold import Claiming, fill_bodies, hold_choice
+from harn.storage.queue.gathered_records import note
 from harn.storage.queue.job_index import ack_held
 from harn.storage.queue.job_records import Board, ClaimedJob, JobDraft, Settlement, SettlementResult
-from harn.storage.queue.look import needed_triggers
-from harn.storage.queue.notes import note
 from harn.storage.queue.outbox import outbox_waits, take_in
-from harn.storage.queue.parking import carry_on
+from harn.storage.queue.parked_jobs import carry_on
 from harn.storage.queue.queue_row import QueueState, open_queue, write_holding
 from harn.storage.queue.settle import NewId, settle_all
 from harn.storage.queue.share_keys import change_shares
+from harn.storage.queue.single_statements import look_at_once
 from harn.storage.queue.write_back import UNKNOWN, write_back
+from harn.storage.queue.write_claims import Claiming, fill_bodies, hold_choice
 from harn.topics import queue_topics
 
 HEAD = "topic_head"

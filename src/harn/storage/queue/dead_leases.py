@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from harn.storage.operations import Operation, Row, ask
 from harn.storage.queue.expire import end_claims
+from harn.storage.queue.gathered_records import note
 from harn.storage.queue.job_index import BATCH
 from harn.storage.queue.job_records import READY
-from harn.storage.queue.notes import note
 from harn.storage.queue.pool_admission import admit_blocked
 from harn.storage.queue.pool_cancels import asked_to_cancel
 from harn.storage.queue.pool_index import forget_task

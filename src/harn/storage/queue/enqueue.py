@@ -12,13 +12,13 @@ from typing import Any
 from harn.storage.contract import APPEND, Draft
 from harn.storage.log import append
 from harn.storage.operations import Operation, Row, ask_last, ask_many
-from harn.storage.queue.at_once import without_nulls
 from harn.storage.queue.dedupe_keys import bind_dedupe_keys, without_duplicates
+from harn.storage.queue.gathered_records import queue_headers
 from harn.storage.queue.job_index import GROW_COLUMNS
 from harn.storage.queue.job_records import PARKED, READY, SCHEDULED, JobDraft, share_key
-from harn.storage.queue.notes import queue_headers
 from harn.storage.queue.queue_row import QueueState, set_alarm
 from harn.storage.queue.share_tree import shift_tree
+from harn.storage.queue.single_statements import without_nulls
 from harn.topics import WORKER_QUEUES, queue_topics
 
 ENTER = "work_enter"

@@ -8,10 +8,10 @@ from typing import Any
 from harn.storage.codec import decode
 from harn.storage.operations import Operation, Row, ask
 from harn.storage.queue.attempt_history import EXPIRED, add_history
+from harn.storage.queue.gathered_records import note
 from harn.storage.queue.job_changes import settle_jobs
 from harn.storage.queue.job_index import BATCH, JobRow, Shifts
 from harn.storage.queue.job_records import CLAIMED, FAILED
-from harn.storage.queue.notes import note
 from harn.storage.queue.queue_row import QueueState
 from harn.storage.queue.settle import NewId, Settling
 from harn.storage.queue.write_back import write_back

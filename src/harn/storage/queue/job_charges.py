@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from harn.checks import LARGEST
+from harn.option_checks import LARGEST
 
 MILLION = 1_000_000
 LARGEST_AMOUNT = LARGEST - 1

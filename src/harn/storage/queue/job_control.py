@@ -9,10 +9,10 @@ import msgspec
 from harn.storage.codec import decode
 from harn.storage.operations import Operation, ask
 from harn.storage.queue.expire import settle_due
+from harn.storage.queue.gathered_records import note
 from harn.storage.queue.job_index import JobRow
 from harn.storage.queue.job_records import DEAD, SETTLED_STATES
-from harn.storage.queue.notes import note
-from harn.storage.queue.parking import begin_pause, begin_resumption, carry_on
+from harn.storage.queue.parked_jobs import begin_pause, begin_resumption, carry_on
 from harn.storage.queue.queue_row import QueueState, open_queue
 from harn.storage.queue.settle import NewId, Settling
 from harn.storage.queue.write_back import write_back

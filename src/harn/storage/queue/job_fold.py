@@ -13,7 +13,6 @@ from harn.storage.operations import Operation, ask
 from harn.storage.queue.attempt_history import is_expiry, without_expiry
 from harn.storage.queue.enqueue import bind_tickets, index_jobs
 from harn.storage.queue.expire import wake_jobs
-from harn.storage.queue.hold import hold_jobs, serve_shares
 from harn.storage.queue.job_changes import (
     Change,
     Changes,
@@ -28,7 +27,7 @@ from harn.storage.queue.job_charges import stored_cost
 from harn.storage.queue.job_index import JobRow, Shifts
 from harn.storage.queue.job_records import CLAIMED, PARKED, PRIORITIES, READY, JobDraft
 from harn.storage.queue.job_steps import fold_step
-from harn.storage.queue.parking import (
+from harn.storage.queue.parked_jobs import (
     begin_pause,
     begin_resumption,
     fold_parked,
@@ -43,6 +42,7 @@ from harn.storage.queue.retention import fold_trimmed
 from harn.storage.queue.share_keys import adopt_policy, change_shares, refresh_key
 from harn.storage.queue.share_tree import serve_in_tree
 from harn.storage.queue.share_turns import Share
+from harn.storage.queue.write_claims import hold_jobs, serve_shares
 
 Fold = Callable[[QueueState, Event], Operation[None]]
 """Makes the changes of a record."""

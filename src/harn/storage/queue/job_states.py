@@ -24,7 +24,7 @@ from harn.storage.queue.job_records import (
 from harn.storage.queue.job_steps import read_step
 from harn.storage.queue.job_views import COUNTED
 from harn.storage.queue.outbox import outbox_waits
-from harn.storage.queue.parking import ready_page
+from harn.storage.queue.parked_jobs import ready_page
 from harn.topics import QueueTopics, queue_topics
 
 logger: logging.Logger = logging.getLogger("harn.storage")

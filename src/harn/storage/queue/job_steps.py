@@ -15,8 +15,8 @@ from harn.errors import StorageCorrupt
 from harn.storage.contract import Draft, Event
 from harn.storage.log import append
 from harn.storage.operations import Operation, Row, ask, ask_many
+from harn.storage.queue.gathered_records import queue_headers
 from harn.storage.queue.job_records import Settlement
-from harn.storage.queue.notes import queue_headers
 from harn.storage.queue.queue_row import QueueState
 from harn.topics import queue_topics
 

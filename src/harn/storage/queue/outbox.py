@@ -12,10 +12,10 @@ from typing import Any
 from harn.storage.contract import APPEND
 from harn.storage.operations import Ask, Operation, Row, ask, ask_ahead
 from harn.storage.queue.enqueue import bind_tickets, enter_jobs, job_drafts
+from harn.storage.queue.gathered_records import note
 from harn.storage.queue.job_charges import cost_in
 from harn.storage.queue.job_index import ACK_HELD
 from harn.storage.queue.job_records import JobDraft
-from harn.storage.queue.notes import note
 from harn.storage.queue.queue_row import QueueState
 
 AT_ONCE = 1000

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import msgspec
 
 from harn.storage.operations import Operation, ask
+from harn.storage.queue.gathered_records import note
 from harn.storage.queue.job_records import PARKED, READY
-from harn.storage.queue.notes import note
-from harn.storage.queue.parking import move_jobs
+from harn.storage.queue.parked_jobs import move_jobs
 from harn.storage.queue.pool_records import PoolSettings, Totals
 from harn.storage.queue.queue_row import QueueState
 from harn.storage.queue.settle import read_bodies

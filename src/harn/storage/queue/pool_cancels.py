@@ -13,7 +13,7 @@ import msgspec
 
 from harn.storage.contract import Event
 from harn.storage.operations import Operation, Row, ask, ask_many
-from harn.storage.queue.notes import note
+from harn.storage.queue.gathered_records import note
 from harn.storage.queue.queue_row import QueueState
 
 COLUMNS = ("queue_id", "job_id")

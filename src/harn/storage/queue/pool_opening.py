@@ -6,7 +6,7 @@ import msgspec
 
 from harn.storage.log import append, head
 from harn.storage.operations import Operation
-from harn.storage.queue.notes import note
+from harn.storage.queue.gathered_records import note
 from harn.storage.queue.pool_index import adopt_settings
 from harn.storage.queue.pool_records import PoolSettings, read_pool, write_pool
 from harn.storage.queue.queue_row import open_queue, save_queue

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from harn.storage.operations import Operation, ask
 from harn.storage.queue.dedupe_keys import dedupe_tenant, deduped
 from harn.storage.queue.enqueue import enter_jobs, job_drafts
+from harn.storage.queue.gathered_records import note
 from harn.storage.queue.job_records import PARKED, READY, JobDraft
-from harn.storage.queue.notes import note
-from harn.storage.queue.parking import move_jobs
+from harn.storage.queue.parked_jobs import move_jobs
 from harn.storage.queue.pool_eviction import Lines, oldest_task, queued_lines
 from harn.storage.queue.pool_records import (
     Evicted,

@@ -14,7 +14,7 @@ from typing import Any
 from harn.storage.log import append
 from harn.storage.operations import Ask, Operation, ask, ask_ahead
 from harn.storage.queue.dead_leases import leave_lease
-from harn.storage.queue.hold import Claiming, fill_bodies, hold_choice
+from harn.storage.queue.gathered_records import note
 from harn.storage.queue.job_index import JobRow, ack_held
 from harn.storage.queue.job_records import (
     CLAIMED,
@@ -25,7 +25,6 @@ from harn.storage.queue.job_records import (
     Settlement,
     SettlementResult,
 )
-from harn.storage.queue.notes import note
 from harn.storage.queue.pool_admission import admit_blocked
 from harn.storage.queue.pool_cancels import ask_to_cancel, asked_to_cancel
 from harn.storage.queue.pool_index import forget_task
@@ -41,6 +40,7 @@ from harn.storage.queue.pool_records import (
 from harn.storage.queue.pool_submits import Submits
 from harn.storage.queue.queue_row import QueueState, open_queue, save_queue, write_holding
 from harn.storage.queue.settle import NewId, Settling, jobs_of, judge_claim, settle_all
+from harn.storage.queue.write_claims import Claiming, fill_bodies, hold_choice
 from harn.topics import queue_topics
 
 FOREVER_MS = 100 * 365 * 86_400_000

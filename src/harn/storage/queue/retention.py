@@ -17,8 +17,8 @@ import msgspec
 from harn.storage.contract import Draft, Event
 from harn.storage.log import append, oldest_kept, trim
 from harn.storage.operations import Operation, Recipe, ask
+from harn.storage.queue.gathered_records import queue_headers
 from harn.storage.queue.job_records import DEAD, SETTLED_STATES
-from harn.storage.queue.notes import queue_headers
 from harn.storage.queue.queue_row import QueueState
 from harn.topics import queue_topics
 

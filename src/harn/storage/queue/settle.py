@@ -15,6 +15,7 @@ from harn.storage.log import record_at
 from harn.storage.operations import Operation, Rows, ask
 from harn.storage.queue.attempt_history import EXPIRED, add_history, is_expiry, without_expiry
 from harn.storage.queue.dead_jobs import dead_letters, failure_fields
+from harn.storage.queue.gathered_records import queue_headers
 from harn.storage.queue.job_changes import (
     Change,
     Changes,
@@ -36,7 +37,6 @@ from harn.storage.queue.job_records import (
     SettlementResult,
 )
 from harn.storage.queue.job_steps import add_steps
-from harn.storage.queue.notes import queue_headers
 from harn.storage.queue.queue_row import QueueState
 from harn.storage.queue.share_keys import drop_idle, refresh_key
 from harn.storage.queue.share_turns import Share

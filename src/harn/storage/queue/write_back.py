@@ -10,8 +10,8 @@ from harn.storage.contract import Draft, Event
 from harn.storage.indexes import all_indexes
 from harn.storage.log import append
 from harn.storage.operations import Operation
-from harn.storage.queue.at_once import write_at_once
 from harn.storage.queue.queue_row import QueueState, save_queue, write_holding
+from harn.storage.queue.single_statements import write_at_once
 from harn.topics import TRIGGER_DLQ, queue_topics
 
 UNKNOWN = (-1, -1)

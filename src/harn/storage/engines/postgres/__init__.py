@@ -6,12 +6,12 @@ connections.py         the pool of connections; connecting.py, how each is opene
 postgres_migration.py  the schema is made and upgraded
 server_errors.py       what errors of the server mean
 stalled_sessions.py    ends sessions that hold locks while their client is silent
-pipeline.py            bursts of statements, close to the protocol
+libpq_pipeline.py      bursts of statements, close to the protocol
 arrays.py              columns of values as PostgreSQL arrays
 append_columns.py      the columns of an append, and the places that its records got
 outbox_call.py         enqueueing on a connection of the caller's own
 notify.py              LISTEN and NOTIFY as a hint that another process wrote
-topic_looks.py         the topics that the listener looks at besides, for idle readers
+newest_offsets.py      the topics that the listener looks at besides, for idle readers
 """
 
 from __future__ import annotations

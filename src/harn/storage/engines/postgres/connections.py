@@ -20,7 +20,7 @@ from harn.storage.engines.postgres.connecting import (
     answered_within,
     connect_options,
 )
-from harn.storage.engines.postgres.pipeline import Pipeline, Statement
+from harn.storage.engines.postgres.libpq_pipeline import Pipeline, Statement
 from harn.storage.engines.postgres.postgres_migration import migrate
 from harn.storage.queries import load_queries
 

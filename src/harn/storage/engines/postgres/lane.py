@@ -23,8 +23,8 @@ from harn.storage.engines.postgres.append_columns import append_columns, placed
 from harn.storage.engines.postgres.arrays import array_types
 from harn.storage.engines.postgres.connecting import FIRST_MS, STATEMENT_MS, answered_within
 from harn.storage.engines.postgres.connections import Borrowed, Server, pipeline_of
+from harn.storage.engines.postgres.libpq_pipeline import Statement
 from harn.storage.engines.postgres.notify import Notifier
-from harn.storage.engines.postgres.pipeline import Statement
 from harn.storage.engines.postgres.server_errors import connection_lost, translated
 from harn.storage.engines.postgres.stalled_sessions import end_stalled_sessions
 from harn.storage.engines.store_thread import Request

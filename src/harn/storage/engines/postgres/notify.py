@@ -23,8 +23,8 @@ from harn.errors import StorageError
 from harn.storage.engines.postgres.arrays import encode_texts
 from harn.storage.engines.postgres.connecting import connect_options
 from harn.storage.engines.postgres.connections import Borrowed, pipeline_of
-from harn.storage.engines.postgres.pipeline import Pipeline, Statement
-from harn.storage.engines.postgres.topic_looks import TopicLooks
+from harn.storage.engines.postgres.libpq_pipeline import Pipeline, Statement
+from harn.storage.engines.postgres.newest_offsets import TopicLooks
 from harn.storage.engines.store_thread import Handover, start_thread
 from harn.storage.queries import load_queries
 from harn.topics import by_others

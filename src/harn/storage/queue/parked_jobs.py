@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from harn.storage.operations import Operation, ask
+from harn.storage.queue.gathered_records import note
 from harn.storage.queue.job_index import Shifts
 from harn.storage.queue.job_records import PARKED, PRIORITIES, READY
-from harn.storage.queue.notes import note
 from harn.storage.queue.pauses import Pause, Pauses, Progress
 from harn.storage.queue.queue_row import QueueState, save_pauses
 

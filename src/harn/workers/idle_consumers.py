@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from harn.clock import Timer, resolve
 from harn.errors import HarnError
-from harn.graceful import parked
+from harn.graceful_stop import parked
 from harn.storage import Store
-from harn.storage.queue import look
+from harn.storage.queue import claimable
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime
@@ -34,7 +34,7 @@ class IdleLooks:
         self._waiting: dict[str, dict[asyncio.Future[None], bool]] = {}
         """By queue, what its consumers wait for, and whether a look has found a job."""
         self._timer: Timer | None = None
-        self._looking: asyncio.Future[look.Look] | None = None
+        self._looking: asyncio.Future[claimable.Look] | None = None
         self._is_asked_again = False
         self._mark: object | None = None
         """The store's mark when the last look began, if it was for all that wait now."""
@@ -112,14 +112,16 @@ class IdleLooks:
         self._is_asked_again = False
         queues = tuple(self._waiting)
         try:
-            self._looking = self._store.submit(partial(look.look_at, queues), write=False)
+            self._looking = self._store.submit(partial(claimable.look_at, queues), write=False)
         except HarnError:  # the store is closed: its consumers are about to hear of it
             self._due_at = None
             self._plan()
             return
         self._looking.add_done_callback(partial(self._looked, mark, self._joined))
 
-    def _looked(self, mark: object | None, joined: int, looking: asyncio.Future[look.Look]) -> None:
+    def _looked(
+        self, mark: object | None, joined: int, looking: asyncio.Future[claimable.Look]
+    ) -> None:
         self._looking = self._mark = self._due_at = None
         if not looking.cancelled() and looking.exception() is None:
             found = looking.result()

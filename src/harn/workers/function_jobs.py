@@ -22,8 +22,8 @@ from harn.exact_json import from_exact_json, is_exact
 from harn.retry_policy import RetryPolicy
 from harn.storage.queue import function_need, waiting_functions
 from harn.tasks import Runner, check_arguments, deadline, is_async_callable, runner_for
+from harn.workers.handler_exceptions import Bury, GiveBack
 from harn.workers.records import Job, Priority
-from harn.workers.wishes import Bury, GiveBack
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-import harn.sync.scopes as scopes_module
-import harn.sync.shared as shared_module
+import harn.sync.shared_values as shared_module
+import harn.sync.sharing_scopes as scopes_module
 from harn import (
     InvalidOption,
     Runtime,

@@ -6,17 +6,17 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from harn.checks import is_whole
 from harn.current import calling_frame, current_runtime
 from harn.durable_calls import durable_function_named
 from harn.durable_types import types_of
 from harn.duration import Duration, to_seconds, to_text
 from harn.errors import DeadlineExceeded, InvalidOption, JobError
-from harn.graceful import asked, park, raise_if_asked
+from harn.graceful_stop import asked, park, raise_if_asked
+from harn.option_checks import is_whole
 from harn.pydantic_types import reasons
 from harn.storage import Durability, decode
 from harn.tasks import deadline
-from harn.workers.cancels import cancel
+from harn.workers.job_cancel import cancel
 from harn.workers.job_reads import JobReads
 from harn.workers.job_results import JobResults
 from harn.workers.job_state import JobState, outcome_of, unknown

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from harn.retry_policy import RetryPolicy, delay_after, gives_up_on
 from harn.workers.failures import Failure, failure_of
-from harn.workers.wishes import Bury, GiveBack, RetryLater, failure_behind
+from harn.workers.handler_exceptions import Bury, GiveBack, RetryLater, failure_behind
 
 
 @dataclass(frozen=True, slots=True)

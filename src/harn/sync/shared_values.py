@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar, cast, overload
 from harn.current import current_frame
 from harn.errors import InvalidOption
 from harn.records import Record
-from harn.sync.scopes import Namespaces, Scope, resolve_scope
+from harn.sync.sharing_scopes import Namespaces, Scope, resolve_scope
 
 T = TypeVar("T")
 D = TypeVar("D")

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import harn
-from harn.checks import is_number, is_whole, whole_number
 from harn.errors import InvalidOption
+from harn.option_checks import is_number, is_whole, whole_number
 
 
 @pytest.mark.parametrize("value", [0, -1, 2**70])

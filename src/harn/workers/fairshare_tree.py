@@ -20,8 +20,8 @@ import msgspec
 
 from harn.storage import Operation, Row, ask, ask_together
 from harn.storage.queue import Board, Choice, Pick, Share, job_charges, share_tree
-from harn.workers import lanes
-from harn.workers.lanes import Head, Lane, read_heads, read_more
+from harn.workers import key_heads
+from harn.workers.key_heads import Head, Lane, read_heads, read_more
 from harn.workers.scheduler_policy import SchedulerPolicy
 
 Node: TypeAlias = share_tree.Node
@@ -83,7 +83,7 @@ class _Branch:
     def read_more(self) -> Operation[None]:
         """Read as many children as are known, so that few statements read many."""
         turn, after = self._read_up_to
-        size = min(lanes.CHUNK, max(1, len(self.children)))
+        size = min(key_heads.CHUNK, max(1, len(self.children)))
         where = {"queue_id": self._board.queue_id, "parent": self._parent}
         rows = yield ask("children", turn=turn, after=after, limit=size, **where)
         for row in rows:
@@ -183,7 +183,7 @@ class _Tree:
                     if lane is None:
                         below[key] = times
                     else:  # one more, to know how old the next one is
-                        leaves.setdefault(min(lanes.CHUNK, times + 1), []).append(lane)
+                        leaves.setdefault(min(key_heads.CHUNK, times + 1), []).append(lane)
             wanted = below
         for depth, some in leaves.items():
             yield from read_heads(self._board, some, depth)
@@ -196,7 +196,7 @@ class _Tree:
         by_limit: dict[int, list[str]] = {}
         for parent, limit in wanted.items():
             if parent not in self._branches:
-                by_limit.setdefault(min(lanes.CHUNK, limit), []).append(parent)
+                by_limit.setdefault(min(key_heads.CHUNK, limit), []).append(parent)
         if not by_limit:
             return
         asked = [self._first(limit, parents) for limit, parents in by_limit.items()]
@@ -243,7 +243,7 @@ class _Tree:
     def _head(self, lane: Lane) -> Operation[Head | None]:
         """Return the next job of a leaf that this claimer can handle, or None."""
         if not lane.is_loaded:
-            yield from read_heads(self._board, [lane], min(lanes.CHUNK, 1 + self.left))
+            yield from read_heads(self._board, [lane], min(key_heads.CHUNK, 1 + self.left))
         if lane.lacks is not None:
             yield from read_more(self._board, lane, self.left)
         return lane.best(self._board.now) if any(lane.heads) else None

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from harn.storage.engines.postgres.arrays import array_types
-from harn.storage.engines.postgres.pipeline import Pipeline
+from harn.storage.engines.postgres.libpq_pipeline import Pipeline
 
 
 @pytest.fixture(params=[True, False], ids=["prepared", "plain"])

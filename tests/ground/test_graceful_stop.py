@@ -27,7 +27,7 @@ from harn import (
     spawn,
     worker_queue,
 )
-from harn.graceful import asked
+from harn.graceful_stop import asked
 from harn.testing import fresh_runtime
 from tests.fake_clock import fake_clock
 from tests.sweep import stop_at

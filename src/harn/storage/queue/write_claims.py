@@ -10,9 +10,9 @@ from msgspec import UNSET, UnsetType
 
 from harn.storage.contract import Draft
 from harn.storage.operations import Ask, Operation, Row, ask_many
+from harn.storage.queue.gathered_records import queue_headers
 from harn.storage.queue.job_index import Shifts
 from harn.storage.queue.job_records import Choice, Choose, ClaimedJob, Pick, shown_key
-from harn.storage.queue.notes import queue_headers
 from harn.storage.queue.pool_records import ROTATION
 from harn.storage.queue.queue_row import (
     CLAIM_COLUMNS,

@@ -11,9 +11,9 @@ import pytest
 
 from harn import ClaimLost, Job, Runtime, SchedulerPolicy, StorageBusy, worker_queue
 from harn.storage import Store
-from harn.storage.queue.look import Look, has_work, look_at
+from harn.storage.queue.claimable import Look, has_work, look_at
 from harn.workers import Consumer
-from harn.workers.idle_looks import IdleLooks
+from harn.workers.idle_consumers import IdleLooks
 
 FAIR = SchedulerPolicy(strategy="drr")
 CAPPED = SchedulerPolicy(strategy="drr", max_concurrent_per_key=1)
@@ -48,8 +48,8 @@ class Listening:
         monkeypatch.setattr(Store, "_appended", hear)
         monkeypatch.setattr(Store, "_hinted", hear_a_hint)
         monkeypatch.setattr(Store, "mark", counted_mark)
-        monkeypatch.setattr("harn.storage.queue.look.look_at", counted_look)
-        monkeypatch.setattr("harn.workers.idle_looks.POLL", 0.05)
+        monkeypatch.setattr("harn.storage.queue.claimable.look_at", counted_look)
+        monkeypatch.setattr("harn.workers.idle_consumers.POLL", 0.05)
 
 
 @pytest.fixture
@@ -166,7 +166,7 @@ async def test_a_store_that_cannot_be_read_is_looked_at_no_more_often(
 
     async with Idle("q") as idle:
         looks = idle.consumers[0]._runtime.service(IdleLooks)
-        monkeypatch.setattr("harn.storage.queue.look.look_at", fail)
+        monkeypatch.setattr("harn.storage.queue.claimable.look_at", fail)
         monkeypatch.setattr(Store, "mark", lambda store: None)
         looks._due_at = looks._clock.monotonic()  # a job is due, and no look can find it
         listening.looks.clear()
@@ -174,7 +174,7 @@ async def test_a_store_that_cannot_be_read_is_looked_at_no_more_often(
             await asyncio.sleep(0.01)
 
         assert looks._due_at is None, "each look would be followed by the next one at once"
-        monkeypatch.setattr("harn.storage.queue.look.look_at", look_at)
+        monkeypatch.setattr("harn.storage.queue.claimable.look_at", look_at)
         listening.is_deaf = True
         await worker_queue("q").enqueue(1)
         assert await idle.handled.get() == "q"

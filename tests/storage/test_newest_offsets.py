@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from harn.storage.engines.postgres import topic_looks
-from harn.storage.engines.postgres.topic_looks import EVERY, FORGET, FRESH, TopicLooks
+from harn.storage.engines.postgres import newest_offsets
+from harn.storage.engines.postgres.newest_offsets import EVERY, FORGET, FRESH, TopicLooks
 
 TOPICS = ("a", "b")
 
@@ -21,7 +21,7 @@ class Time:
 @pytest.fixture
 def time(monkeypatch: pytest.MonkeyPatch) -> Time:
     time = Time()
-    monkeypatch.setattr(topic_looks, "SystemClock", time)
+    monkeypatch.setattr(newest_offsets, "SystemClock", time)
     return time
 
 

@@ -14,7 +14,7 @@ STARTING = 100_000
 """New objects after which Python looks for garbage while modules load; 700 unless told."""
 WORKING = 10_000
 """The same once a command's work begins: some run for months."""
-IMPORT_MODULES = ("harn.orchestrator.exports", "harn.cli.worker_command")
+IMPORT_MODULES = ("harn.orchestrator.manifest_exports", "harn.cli.worker_command")
 """Modules that import the user's ones."""
 
 _is_alone = False

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from harn.storage import Store
 from harn.storage.triggers import CircuitRow, at_circuit, has_no_failures
-from harn.triggers.circuit import CLOSED, Circuit, admit, after_failure
+from harn.triggers.circuit_breaker import CLOSED, Circuit, admit, after_failure
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime

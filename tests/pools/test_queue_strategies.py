@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from harn import InvalidOption
-from harn.pools.strategies import (
+from harn.pools.queue_strategies import (
     QueueStrategy,
     fair_round_robin,
     fifo,
