@@ -8,14 +8,15 @@ once and return the cost of one operation in microseconds (`Contestant.run(n)` d
 round is warm-up and thrown away, and the result is the median of at least five rounds with its
 spread. A `Goal` compares two contestants of one contest, or one contestant at two sizes, as a
 ratio; it is met or not, by how much. Contestants with a *series* and a *size* are points of a
-curve, which is drawn. Someone who cannot take part raises `LeftOut`: the contest goes on without.
+curve, which is drawn. A contestant that cannot take part raises `LeftOut`; the contest continues
+without it.
 
     python -m bench                 every subject, each in a process of its own
     python -m bench pools           one of them
     python -m bench pools --quick   the warm-up round only, to see that it runs
     python -m bench --page          draw the curves and write docs/bench.md from the last results
 
-A subject ends within three minutes and the whole within twenty. The first counted round tells what
+A subject ends within three minutes and the whole within twenty. The first counted round shows what
 a round costs; where five of each would not fit, the dearest contests get fewer, and the output says
 so. A subject that does not end is ended. Results go to the terminal and, after each subject, to
 `bench/results/latest.json` (`--quick`: `quick.json`).
@@ -80,7 +81,7 @@ NO_SUBJECTS = {"harness", "page", "peers", "__main__"}
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """Someone who can do it: *run* does it and returns microseconds per operation."""
+    """One way to do it: *run* does it and returns microseconds per operation."""
 
     name: str
     run: Callable[[], float]
@@ -144,12 +145,12 @@ class Outcome:
 
 
 class LeftOut(Exception):
-    """Someone cannot take part, for the reason given."""
+    """A contestant cannot take part, for the reason given."""
 
 
 _running = ""
 left_out: list[dict[str, str]] = []
-"""Who did not take part, and where the time did not suffice: one sentence each."""
+"""What did not take part, and where the time did not suffice: one sentence each."""
 
 
 def leave_out(why: str) -> None:
@@ -216,7 +217,7 @@ class Entry:
         )
 
     def round(self) -> None:
-        """Let everyone do it once, in turn."""
+        """Run each contestant once, in turn."""
         for each in self.contest.contestants:
             mine = self.outcomes.get(each.name)
             if mine is not None and len(mine.samples) < each.rounds:
@@ -256,7 +257,7 @@ def run_subject(name: str, rounds: int, seconds: float) -> tuple[list[Outcome], 
 
 
 def _warm_up(contests: Iterable[Contest], subject: str, until: float) -> list[Entry]:
-    """Let everyone do it once; a warm-up counts only if no other round follows."""
+    """Run each contestant once; a warm-up counts only if no other round follows."""
     entries = []
     for contest in contests:
         if time.perf_counter() > until:

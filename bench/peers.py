@@ -43,7 +43,7 @@ Hear = Callable[[dict[str, float]], None]
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Someone else's library; *requirements* are exact, the first is the library itself."""
+    """A library to compare with; *requirements* are exact, the first is the library itself."""
 
     name: str
     requirements: tuple[str, ...]

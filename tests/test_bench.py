@@ -1,4 +1,4 @@
-"""The bench's own promises: it ends in time, goes on without who fails, and its page is true."""
+"""The bench's own promises: it ends in time, continues without what fails, and its page is true."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bench.harness import Contest, Contestant, Goal, LeftOut, judge, run_subject
 
 
 @pytest.fixture(autouse=True)
-def nobody_left_out() -> Iterator[None]:
+def nothing_left_out() -> Iterator[None]:
     before = list(harness.left_out)
     yield
     harness.left_out[:] = before
@@ -50,7 +50,9 @@ def test_contestants_take_turns_and_the_first_round_does_not_count(
     assert (a.samples, b.samples) == ([3, 5, 7, 9, 11], [4, 6, 8, 10, 12])
 
 
-def test_whoever_fails_is_left_out_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_contestant_that_fails_is_left_out_and_the_others_continue(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def fails() -> float:
         raise LeftOut("no such thing")
 
@@ -120,7 +122,7 @@ def test_a_contest_may_want_fewer_rounds(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not harness.left_out
 
 
-def test_whoever_is_slow_plays_fewer_rounds_and_one_that_warms_up_by_itself_counts_at_once(
+def test_a_slow_contestant_has_fewer_rounds_and_one_that_warms_up_by_itself_counts_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     calls: list[str] = []

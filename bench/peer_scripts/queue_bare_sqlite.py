@@ -41,7 +41,7 @@ def filler(at):
     return fill
 
 
-def until_somebody_commits(db):
+def until_another_process_commits(db):
     seen = db.pragma("data_version")
     ready = db.execute("SELECT 1 FROM j WHERE state = 0").fetchone()
     while ready is None and db.pragma("data_version") == seen:
@@ -64,7 +64,7 @@ def work(at, concurrency):
             with db:
                 db.executemany("UPDATE j SET state = 2 WHERE id = ?", [(id,) for id, _ in rows])
         else:
-            until_somebody_commits(db)
+            until_another_process_commits(db)
 
 
 main(make, putter, work, filler)
