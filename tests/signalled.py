@@ -42,7 +42,7 @@ class Program:
         assert self.process.stderr is not None
         self._errors.extend(self.process.stderr)
 
-    def hears(self, line: str) -> None:
+    def reports(self, line: str) -> None:
         """Wait for *line* on stdout."""
         while (said := self.says()) != line:
             assert said, f"it ended before it said {line!r}: {self.ends()}"

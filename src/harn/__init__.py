@@ -7,10 +7,11 @@
     primitives   sync ──▶ tasks    │   eventlog ──▶ storage
                  in this process   │   survives this process
     ground       clock runtime current context errors settings topics duration ids telemetry
-                 batcher durable_calls durable_types durable_work escaping event_loop exact_json
-                 file_sync front_door graceful_stop masking naming open_runtimes option_checks
-                 plurals private_files pydantic_types quiescence records retry_policy run_main
-                 running_context running_processes stopping teardown unsettled unsettled_sources
+                 batcher durable_calls durable_types durable_work error_text escaping event_loop
+                 exact_json file_sync front_door graceful_stop masking naming open_runtimes
+                 option_checks plurals private_files pydantic_types quiescence records retry_policy
+                 run_main running_context running_processes stopping teardown unsettled
+                 unsettled_sources
 
 Everything public is importable from here and loaded when it is first used, so that `import harn`
 costs nothing and the command line starts at once. `__init__.pyi` tells type checkers the same.

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -197,7 +198,7 @@ class Batcher(Generic[T]):
         if not batch and self.waiting:
             return  # all that wait have keys of operations under way, whose ends wake it
         self._under_way.append(keys)
-        landing = Landing(self._loop, lambda landing: self._land(batch, keys, landing))
+        landing = Landing(self._loop, partial(self._land, batch, keys))
         try:
             if not self._start(batch, landing):
                 self._end(keys)

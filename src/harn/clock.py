@@ -1,8 +1,8 @@
 """The only module that reads the time.
 
 A `Clock` has the wall time for people and stores, the monotonic time for waiting, and timers.
-Everything in harn that waits is built on `call_at`, so a test that brings
-its own clock (see `harn.testing`) moves all of it by hand.
+Everything in harn that waits is built on `call_at`, so a test that brings its own clock (see
+`harn.testing`) moves all of it by hand.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Activity:
     """What is under way outside the loop, counted on the loop's thread.
 
     A fake clock waits for store operations before it counts the program as idle, and for worker
-    threads up to `PATIENCE`. It does not jump while a worker thread or process
-    of ours is busy. One that waits for the loop, through `from_thread`, is not busy.
+    threads up to `PATIENCE`. It does not jump while a worker thread or process of harn is busy. One
+    that waits for the loop, through `from_thread`, is not busy.
     """
 
     __slots__ = ("_calls", "_when_less", "idle_fds", "idle_timers", "storing", "working")
@@ -153,6 +153,10 @@ class SystemClock:
         if background:
             self.activity.idle_timers.add(timer)
         return timer
+
+
+REAL_TIME: SystemClock = SystemClock()
+"""For what runs in real time also when the runtime has a fake clock, such as threads."""
 
 
 async def sleep_until(clock: Clock, when: float, *, background: bool = False) -> None:

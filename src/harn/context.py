@@ -76,8 +76,8 @@ class Task:
         "parked",
         "runtime",
         "shielded",
+        "stop_raised",
         "thread",
-        "told",
         "values",
         "waiting",
     )
@@ -123,10 +123,10 @@ class Task:
         self.thread: str | None = None
         """The worker thread or process that runs this one, while one does."""
         self.parked: dict[Place, None] | None = None
-        """Where a graceful stop reaches this task, for each of its waits; see `graceful.py`."""
+        """Where a graceful stop reaches this task, for each wait; see `graceful_stop.py`."""
         self.shielded: int = 0
         """How many cleanups are running, which a graceful stop does not interrupt."""
-        self.told: BaseException | None = None
+        self.stop_raised: BaseException | None = None
         """The `TaskCancelled` that a graceful stop raised in this task."""
         self.waiting: Any = None
         """What this task is blocked on, where a primitive knows it; see `sync/deadlock.py`."""
@@ -216,14 +216,22 @@ class Frame:
         self.cleanups: dict[Any, Callable[[], Any]] | None = None
 
 
+def add_cleanup(frame: Frame, owner: Any, cleanup: Callable[[], Any]) -> None:
+    """Let *frame* call *cleanup* when it ends, unless *owner* has an entry there already."""
+    if frame.cleanups is None:
+        frame.cleanups = {}
+    frame.cleanups.setdefault(owner, cleanup)
+
+
 current_frame_var: contextvars.ContextVar[Frame] = contextvars.ContextVar("harn_frame")
 
 
-def restore_frame(token: contextvars.Token[Frame]) -> None:
-    """Make the frame current again that was current before *token*."""
+def restore_frame(token: contextvars.Token[Frame], outer: Frame | None = None) -> None:
+    """Make the frame current again that was current before *token*; *outer* if there was none."""
     try:
         current_frame_var.reset(token)
     except ValueError:
         # Left in another context than it was entered in, as a test fixture may be.
-        if token.old_value is not contextvars.Token.MISSING:
-            current_frame_var.set(token.old_value)
+        before = outer if token.old_value is contextvars.Token.MISSING else token.old_value
+        if before is not None:
+            current_frame_var.set(before)

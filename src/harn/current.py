@@ -36,7 +36,7 @@ def current_frame() -> Frame:
     """
     frame = _frame_here(None)
     if frame is not None:
-        # What `runs_here` does. Measured: with the call, this function takes 18 % longer.
+        # What `check_here` asks first. Measured: with the call, this function takes 18 % longer.
         runtime = frame.task.runtime
         loop = runtime._loop
         if get_ident() == runtime._thread_id and loop and task_running_on(loop) is not None:

@@ -16,9 +16,10 @@ import msgspec
 
 from harn.durable_types import types_of
 from harn.duration import Duration, to_seconds
-from harn.errors import InvalidOption
+from harn.errors import HarnError, InvalidOption
 from harn.exact_json import from_exact_json, to_exact_json
 from harn.naming import has_controls
+from harn.pydantic_types import reasons
 from harn.retry_policy import RetryPolicy, check_policy
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -44,9 +45,17 @@ class DurableCall(msgspec.Struct, frozen=True, gc=False):
     arguments: bytes
 
     def closure(self) -> Callable[[], Any]:
-        """Return a callable without parameters that makes the call."""
-        positional, keywords = from_exact_json(self.arguments)
-        return bound_call(self.function, positional, keywords)
+        """Return a callable without parameters that makes the call.
+
+        Raises `HarnError` if the stored arguments do not fit the function, as it is now.
+        """
+        try:
+            positional, keywords = from_exact_json(self.arguments)
+            return bound_call(self.function, positional, keywords)
+        except Exception as error:
+            raise HarnError(
+                f"the stored arguments do not fit {self.function.name}: {reasons(error)}"
+            ) from error
 
 
 _by_name: dict[str, DurableFunction] = {}
@@ -183,4 +192,6 @@ def encode_arguments(positional: Sequence[Any], keywords: Mapping[str, Any]) -> 
     >>> encode_arguments([7], {"dry": True})
     b'[[7],{"dry":true}]'
     """
+    if not positional and not keywords:
+        return b"[[],{}]"
     return to_exact_json([list(positional), dict(keywords)])

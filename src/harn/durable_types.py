@@ -2,7 +2,7 @@
 
 A stored call is JSON. Where the function's annotation says that a parameter is a model, or is made
 of models, the JSON becomes that model again before the function is called; the same holds for its
-result. A model that the annotations do not announce would come back as a dict, so it is refused.
+result. A model that the annotations do not name would come back as a dict, so it is refused.
 """
 
 from __future__ import annotations

@@ -47,8 +47,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from harn.error_text import repr_of
+
 if TYPE_CHECKING:
     from harn.workers.job_state import JobState
+
+LONGEST_VALUE = 120
+"""The most characters of a value that an `InvalidOption` shows."""
 
 
 class HarnError(Exception):
@@ -95,21 +100,13 @@ class InvalidOption(HarnError, ValueError):
     """
 
     def __init__(self, option: str, value: object, accepted: str) -> None:
-        super().__init__(f"{option}={_shown(value)} is not accepted: {accepted}")
+        super().__init__(f"{option}={repr_of(value, LONGEST_VALUE)} is not accepted: {accepted}")
         self.option = option
         self.value = value
         self.accepted = accepted
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return InvalidOption, (self.option, _shown(self.value), self.accepted)
-
-
-def _shown(value: object) -> str:
-    try:
-        text = repr(value)
-    except Exception:  # an int of too many digits, or a repr that raises
-        return f"<{type(value).__name__}, which cannot be shown>"
-    return text if len(text) <= 120 else f"{text[:117]}..."
+        return InvalidOption, (self.option, repr_of(self.value, LONGEST_VALUE), self.accepted)
 
 
 class PoolError(HarnError):

@@ -1,4 +1,4 @@
-"""Which event loop runs here: asyncio's, another library's, or none.
+"""Which event loop runs here: asyncio's, another library's, or none; how a thread waits for one.
 
 harn waits with asyncio's futures. A coroutine of harn under trio would give trio a future that it
 cannot wait for, or change a runtime from a thread that is not its own. So calls under trio raise,
@@ -10,9 +10,14 @@ from __future__ import annotations
 import sys
 from asyncio import AbstractEventLoop, Task, _get_running_loop, current_task
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from harn.errors import HarnError
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+T = TypeVar("T")
 
 task_running_on: Callable[[AbstractEventLoop], Task[Any] | None]
 if sys.version_info < (3, 12):
@@ -31,6 +36,20 @@ def running_loop() -> AbstractEventLoop:
         refuse_trio()
         raise HarnError("no event loop runs here: await this inside harn.run(...)")
     return loop
+
+
+def answer_of(loop: AbstractEventLoop, answer: Future[T]) -> T:
+    """Wait on a thread for *answer*, which a callback of *loop* sets; return or raise it.
+
+    Raises `HarnError` if the loop is closed: it drops its callbacks, and no answer would come.
+    """
+    while not loop.is_closed() or answer.done():
+        try:
+            return answer.result(timeout=1.0)
+        except TimeoutError:
+            if answer.done():
+                return answer.result()  # which may be a TimeoutError, or have come just now
+    raise HarnError("the event loop of this runtime has been closed")
 
 
 def refuse_trio() -> None:

@@ -40,13 +40,13 @@ def request_stop(task: Task) -> None:
 
     To be called on the thread of the task's loop. Harmless when the task has ended.
     """
-    if task.told is not None or task in asked:
+    if task.stop_raised is not None or task in asked:
         return
     task.cancel_requested = True
     place = None if task.shielded else _last_place(task)
     if isinstance(place, asyncio.Future) and not place.done():
-        task.told = _told(task)
-        place.set_exception(task.told)
+        task.stop_raised = _stop_error(task)
+        place.set_exception(task.stop_raised)
         return
     asked.add(task)
     if place is not None and not isinstance(place, asyncio.Future):
@@ -59,8 +59,8 @@ def raise_if_asked() -> None:
     if frame is not None and frame.task in asked and not frame.task.shielded:
         task = frame.task
         asked.discard(task)
-        task.told = _told(task)
-        raise task.told
+        task.stop_raised = _stop_error(task)
+        raise task.stop_raised
 
 
 def park(task: Task, place: Place) -> dict[Place, None]:
@@ -144,8 +144,8 @@ def shielded() -> Generator[None]:
 
 def is_stop(task: Task, error: BaseException | None) -> bool:
     """Tell whether *error* is the stop that was raised in *task*."""
-    return error is not None and error is task.told
+    return error is not None and error is task.stop_raised
 
 
-def _told(task: Task) -> TaskCancelled:
+def _stop_error(task: Task) -> TaskCancelled:
     return TaskCancelled(f"task {task.id} was asked to stop")

@@ -46,7 +46,7 @@ class IdSource:
             if tick > 0xFFF:
                 self._last_ms, tick = self._last_ms + 1, 0
                 time = self._time = _time_of(self._last_ms)
-            low = bits(62)
+            low = bits(62)  # behind the two bits `10`, which say that this is a UUID of RFC 9562
             found.append(f"{time}7{tick:03x}-{low >> 48 | 0x8000:04x}-{low & _LOW:012x}")
         self._tick = tick
         return found

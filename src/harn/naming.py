@@ -48,6 +48,19 @@ def check_name(option: str, value: object, most: int = MAX_NAME) -> str:
     return value
 
 
+def check_printable_name(option: str, value: object, most: int) -> str:
+    """Return *value* if it may be a name and is short and printable, the same on every store.
+
+    >>> check_printable_name("queue", "web hooks", 128)
+    'web hooks'
+    """
+    if not isinstance(value, str) or not 0 < len(value) <= most:
+        raise InvalidOption(option, value, f"1 to {most} printable characters")
+    if not value.isprintable() or not value.strip():
+        raise InvalidOption(option, value, f"1 to {most} printable characters")
+    return check_name(option, value)
+
+
 def check_data(option: str, value: object, most: int | None = None) -> str:
     """Return *value*, a tenant or a key, if every store can hold it unchanged."""
     if not isinstance(value, str) or not value.strip():

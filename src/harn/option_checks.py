@@ -1,13 +1,17 @@
-"""Checks of numbers that a caller gives: true and false are not numbers here.
+"""Checks of numbers and words that a caller gives, and the reader of whole numbers in a text.
 
-Python counts `True` as the int 1. An option that accepted it would hide a mistake.
+True and false are not numbers here. Python counts `True` as the int 1. An option that accepted it
+would hide a mistake.
 """
 
 from __future__ import annotations
 
-from typing import TypeGuard
+from collections.abc import Collection
+from typing import TypeGuard, TypeVar
 
-from harn.errors import InvalidOption
+from harn.errors import InvalidOption, did_you_mean
+
+T = TypeVar("T")
 
 LARGEST = 2**53
 """The largest whole number that every reader of JSON keeps exact."""
@@ -58,6 +62,30 @@ def whole_number(
     ):
         raise InvalidOption(option, value, wanted or _range(least, most))
     return value
+
+
+def one_of(option: str, value: T, known: Collection[str]) -> T:
+    """Return *value* if it is one of *known*; raise `InvalidOption` with the nearest one if not.
+
+    >>> one_of("mode", "reed", ("read", "write"))
+    Traceback (most recent call last):
+    ...
+    harn.errors.InvalidOption: mode='reed' is not accepted: one of read, write; did you mean 'read'?
+    """
+    if not isinstance(value, str) or value not in known:
+        raise InvalidOption(option, value, f"one of {', '.join(known)}{did_you_mean(value, known)}")
+    return value
+
+
+def read_whole(text: str, digits: int = 16) -> int | None:
+    """Return the number in *text* if that is digits alone, and at most so many; None if not.
+
+    `int` also reads signs, blanks, underscores and the digits of other scripts.
+
+    >>> read_whole("0042"), read_whole("-1"), read_whole(" 1"), read_whole("1" * 17)
+    (42, None, None, None)
+    """
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= digits else None
 
 
 def _range(least: int | None, most: int | None) -> str:

@@ -35,7 +35,7 @@ from typing import (
 from harn.clock import Clock, SystemClock
 from harn.context import Ambient, Frame, Task, current_frame_var, restore_frame
 from harn.errors import HarnError, InvalidOption, did_you_mean
-from harn.event_loop import refuse_trio, running_loop, task_running_on
+from harn.event_loop import answer_of, refuse_trio, running_loop, task_running_on
 from harn.ids import IdSource
 from harn.masking import mask
 from harn.open_runtimes import AFTER_FORK, note_left, note_open, note_started
@@ -72,7 +72,6 @@ SEAMS = {
     "own": "holds an asyncio task until the runtime is left",
     "pool_host": "the host of tenant and org pools",
     "root": "the root task",
-    "runs_here": "whether the caller is in a task on the runtime's loop",
     "service": "the one service of a kind",
     "storage_url": "the store, with its password",
     "tasks": "every task that is alive",
@@ -218,18 +217,6 @@ class Runtime:
         """Tell whether the caller runs on the loop's own thread."""
         return get_ident() == self._thread_id
 
-    def runs_here(self) -> bool:
-        """Tell whether the caller is in a task on this runtime's loop, the usual case.
-
-        To ask asyncio for the running loop instead is a system call in Python 3.11.
-        """
-        loop = self._loop
-        return (
-            get_ident() == self._thread_id
-            and loop is not None
-            and task_running_on(loop) is not None
-        )
-
     @property
     def _where(self) -> str:
         """The state directory that its store lives in, or the masked URL of its store."""
@@ -239,7 +226,9 @@ class Runtime:
 
     def check_here(self) -> None:
         """Raise `HarnError` if the caller is on another event loop, or in a forked process."""
-        if self.runs_here():
+        loop = self._loop
+        # The usual case. To ask asyncio for the running loop is a system call in Python 3.11.
+        if get_ident() == self._thread_id and loop and task_running_on(loop) is not None:
             return
         if self._is_inherited:
             raise HarnError(
@@ -272,8 +261,7 @@ class Runtime:
 
         One that has an `aclose` is closed with the runtime, last made first.
         """
-        if not self.runs_here():
-            self.check_here()
+        self.check_here()
         found: T | None = self._services.get(kind)
         if found is None:
             if self._closing:
@@ -296,16 +284,9 @@ class Runtime:
         if loop is None or self.on_loop_thread() or not loop.is_running():
             return make()
         answer: concurrent.futures.Future[T] = concurrent.futures.Future()
-        with suppress(RuntimeError):  # the loop is closed: raised below
+        with suppress(RuntimeError):  # the loop is closed: `answer_of` raises
             loop.call_soon_threadsafe(_answer, answer, make)
-        while True:
-            try:
-                return answer.result(timeout=1.0)
-            except concurrent.futures.TimeoutError:
-                if answer.done():
-                    raise
-                if loop.is_closed():
-                    raise HarnError("the event loop of this runtime has been closed") from None
+        return answer_of(loop, answer)
 
     def forget(self, kind: type[T]) -> T | None:
         """Drop this runtime's *kind* without closing it; the next use makes a new one."""
@@ -338,7 +319,8 @@ class Runtime:
     async def aclose(self) -> None:
         """End everything this runtime owns. A second call does nothing.
 
-        A process that inherited it through a fork leaves it alone: its parent owns all of it.
+        Cancelling still ends everything, then raises the cancel. A process that inherited the
+        runtime through a fork ends nothing: all of it belongs to its parent.
         """
         if self._closing or self._is_inherited:
             return

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from harn.duration import to_ms
 from harn.errors import InvalidOption
+from harn.option_checks import LARGEST, read_whole
 
 logger: logging.Logger = logging.getLogger("harn.settings")
 
@@ -107,10 +108,10 @@ def _word(known: Mapping[str, str], accepted: str) -> Callable[[str], str]:
 
 def _at_least(least: int) -> Callable[[str], int]:
     def parse(value: str) -> int:
-        text = value.strip()
-        if not (text.isascii() and text.isdigit()) or not least <= int(text[:19]) < 1 << 53:
+        number = read_whole(value.strip())
+        if number is None or not least <= number < LARGEST:
             raise ValueError(f"a whole number, at least {least}")
-        return int(text)
+        return number
 
     return parse
 
@@ -132,8 +133,8 @@ def read_weights(value: str) -> tuple[tuple[str, int], ...]:
 
 
 def _milliseconds(value: str) -> int:
-    text = value.strip()
-    return to_ms(int(text) if text.isascii() and text.isdigit() else text, "duration_ms")
+    number = read_whole(value.strip())
+    return to_ms(value.strip() if number is None else number, "duration_ms")
 
 
 def _kept_ms(value: str) -> int:
@@ -354,9 +355,9 @@ def has_dumb_terminal() -> bool:
     return os.environ.get("TERM", "dumb") == "dumb"
 
 
-def environment_with(told: Mapping[str, str]) -> dict[str, str]:
-    """Return this process's environment with the variables *told* added."""
-    return {**os.environ, **told}
+def environment_with(added: Mapping[str, str]) -> dict[str, str]:
+    """Return this process's environment with the variables *added*."""
+    return {**os.environ, **added}
 
 
 def read_secret(name: str) -> str | None:
@@ -383,6 +384,8 @@ def host_name() -> str:
 def _parsed(name: str, text: str, parse: Callable[[str], Any]) -> Any:
     try:
         return parse(text)
+    except InvalidOption as error:  # it names the option of the reader, not the variable
+        raise InvalidOption(name, text, error.accepted) from None
     except ValueError as error:
         raise InvalidOption(name, text, str(error)) from None
 

@@ -19,6 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from harn.clock import Clock, Timer
+from harn.error_text import error_text
 
 if TYPE_CHECKING:
     from harn.context import Frame
@@ -126,16 +127,9 @@ def note(chosen: BaseException, others: Iterable[BaseException]) -> None:
         if other is chosen:
             continue
         if not isinstance(other, asyncio.CancelledError):
-            chosen.add_note(f"also: {_described(other)}")
+            chosen.add_note(f"also: {error_text(other)}")
         for line in getattr(other, "__notes__", ()):
             chosen.add_note(line)
-
-
-def _described(error: BaseException) -> str:
-    try:
-        return f"{type(error).__name__}: {error}"
-    except Exception:  # an exception whose __str__ raises must not hide the others
-        return type(error).__name__
 
 
 async def finish(work: Awaitable[Any], failures: list[BaseException]) -> bool:

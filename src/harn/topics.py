@@ -13,7 +13,7 @@ import re
 import msgspec
 
 from harn.errors import InvalidOption
-from harn.naming import check_name
+from harn.naming import check_printable_name
 
 
 class Topic(msgspec.Struct, frozen=True):
@@ -239,8 +239,9 @@ def queue_topics(queue: str) -> QueueTopics:
 
 
 def by_others(topic: str) -> str:
-    """Return the name that grows when another process writes to *topic*, or, if it is one of a
-    queue's topics, to any of these. No topic has this name.
+    """Return the name that grows when another process writes to *topic*.
+
+    The topics of a queue share one such name. No topic has it.
 
     >>> by_others("worker.triage.claims") == by_others("worker.triage")
     True
@@ -268,12 +269,7 @@ def waitpoint_topic(id: str) -> str:
 
 def check_queue_name(queue: str) -> str:
     """Return *queue* if it may be a queue's name, the same on every store."""
-    accepted = f"1 to {MAX_QUEUE_NAME} printable characters"
-    if not isinstance(queue, str) or not 0 < len(queue) <= MAX_QUEUE_NAME:
-        raise InvalidOption("queue", queue, accepted)
-    if not queue.isprintable() or not queue.strip():
-        raise InvalidOption("queue", queue, accepted)
-    check_name("queue", queue, MAX_QUEUE_NAME)
+    check_printable_name("queue", queue, MAX_QUEUE_NAME)
     if queue == "queues" or queue.endswith((".claims", ".responses")):
         raise InvalidOption(
             "queue", queue, "a name that is not 'queues' and does not end in .claims or .responses"

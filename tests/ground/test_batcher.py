@@ -150,7 +150,7 @@ async def test_an_operation_is_bounded_by_number_and_by_size() -> None:
     assert store.batches == [[1, 2], [4, 3]]
 
 
-async def test_a_failed_operation_fails_its_callers_and_returns_what_nobody_waits_for() -> None:
+async def test_a_failed_operation_fails_its_callers_and_returns_what_no_caller_waits_for() -> None:
     store, left = Store(), []
     line = batcher(store, failed=lambda entries, error: left.extend(entries))
     waited = line.ask(1)
@@ -162,6 +162,17 @@ async def test_a_failed_operation_fails_its_callers_and_returns_what_nobody_wait
         await waited
 
     assert [entry.item for entry in left] == [2]
+
+
+async def test_an_operation_that_is_cancelled_cancels_the_answers_of_its_callers() -> None:
+    store = Store()
+    line = batcher(store)
+    answer = line.ask(1)
+    await asyncio.sleep(0)
+
+    store.operations[0].cancel()
+
+    assert answer.cancelled()
 
 
 async def test_an_operation_that_cannot_begin_fails_its_callers_only() -> None:

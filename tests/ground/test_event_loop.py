@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import contextlib
 import inspect
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -13,10 +15,34 @@ import trio
 
 import harn
 from harn import HarnError, Runtime, from_thread, run_in_thread, worker_queue
+from harn.event_loop import answer_of
 
 
 async def work() -> int:
     return 1
+
+
+class JustNow(concurrent.futures.Future[int]):
+    """An answer that comes when the time to wait for it has just passed."""
+
+    def result(self, timeout: float | None = None) -> int:
+        if not self.done():
+            self.set_result(42)
+            raise TimeoutError
+        return super().result(timeout)
+
+
+def test_an_answer_that_comes_late_is_no_timeout() -> None:
+    with contextlib.closing(asyncio.new_event_loop()) as loop:
+        assert answer_of(loop, JustNow()) == 42
+
+
+def test_a_closed_loop_gives_no_answer() -> None:
+    loop = asyncio.new_event_loop()
+    loop.close()
+
+    with pytest.raises(HarnError, match="has been closed"):
+        answer_of(loop, concurrent.futures.Future())
 
 
 UNDER_TRIO: dict[str, Callable[[], object]] = {

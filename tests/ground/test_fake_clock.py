@@ -10,6 +10,7 @@ import pytest
 import harn
 import harn.clock as harn_clock
 from harn import InvalidOption, Runtime, current_runtime, sleep
+from harn.clock import sleep_until
 from harn.testing import FakeClock, fresh_runtime, mock_time
 
 
@@ -107,7 +108,7 @@ async def test_advance_waits_for_plain_functions_on_their_threads(
     assert trying.done()
 
 
-async def test_advance_leaves_a_thread_alone_that_waits_for_time_or_for_ever(
+async def test_advance_does_not_wait_for_a_thread_that_waits_for_time_or_forever(
     runtime: Runtime, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(harn_clock, "PATIENCE", 0.01)
@@ -120,7 +121,7 @@ async def test_advance_leaves_a_thread_alone_that_waits_for_time_or_for_ever(
     assert not stuck.done()
 
     done.set()
-    await clock.settle()  # nobody waits for it any more, not even now
+    await clock.settle()  # nothing waits for it any more, not even now
     assert await stuck
 
 
@@ -149,6 +150,17 @@ async def test_autojump_moves_time_when_nothing_else_can_run() -> None:
         await asyncio.gather(*(sleep(f"{minutes}m") for minutes in range(100)))
 
         assert runtime.clock.monotonic() == 99 * 60
+
+
+async def test_a_wait_for_a_time_that_is_cancelled_leaves_no_timer(clock: FakeClock) -> None:
+    waiting = asyncio.ensure_future(sleep_until(clock, clock.monotonic() + 3600))
+    await asyncio.sleep(0)
+    assert clock.pending == 1
+
+    waiting.cancel()
+    await asyncio.wait((waiting,))
+
+    assert clock.pending == 0
 
 
 async def test_autojump_never_jumps_over_a_thread_at_work() -> None:

@@ -27,7 +27,8 @@ from harn import (
     spawn,
     worker_queue,
 )
-from harn.graceful_stop import asked
+from harn.current import current_frame
+from harn.graceful_stop import asked, request_stop, shielded
 from harn.testing import fresh_runtime
 from tests.fake_clock import fake_clock
 from tests.sweep import stop_at
@@ -44,7 +45,7 @@ async def later(act: Callable[[], Any], turns: int = 3) -> None:
         await done
 
 
-# -- the waits of the library, each with somebody who will end it ---------------------------------
+# -- the waits of the library, each with a task that will end it ----------------------------------
 
 
 async def slept() -> None:
@@ -195,9 +196,16 @@ async def within_deadline() -> None:
 
 
 async def subscribed() -> None:
+    store = harn.current_runtime().event_log.store
+
+    async def emit_to_a_waiter() -> None:
+        while "news" not in store.awaited:
+            await asyncio.sleep(0)
+        await harn.event_log_emit("news", "greeting", "hello")
+
     async with scope():
         events = harn.event_log_subscribe("news")
-        spawn(later, lambda: harn.event_log_emit("news", "greeting", "hello"))
+        spawn(emit_to_a_waiter)
         assert (await anext(events)).payload == "hello"
 
 
@@ -290,7 +298,7 @@ CASES: dict[str, Case] = {
 
 
 async def one_stop(case: Case, k: int, race: bool, state: Path, told: list[BaseException]) -> bool:
-    """Run *case*, stopped at its *k*-th suspension; tell whether it got that far."""
+    """Run *case*, stopped at its *k*-th suspension; return whether it got that far."""
     before = len(told)
     requested: list[int] = []
 
@@ -303,13 +311,16 @@ async def one_stop(case: Case, k: int, race: bool, state: Path, told: list[BaseE
 
     async with fresh_runtime(autojump=True, state_dir=state) as runtime:
         handle = spawn(stop_at, counted(), k, race, requested)
-        outcome = await asyncio.wait_for(handle.ends(600.0, runtime.clock), 20) and handle.outcome()
+        outcome = (
+            await asyncio.wait_for(handle._join_within(600.0, runtime.clock), 20)
+            and handle._outcome()
+        )
 
-        task = handle.task
+        task = handle._task
         if requested and told[before:]:
             assert isinstance(outcome, Err)
             assert handle.status == "cancelled"
-            assert told[before:] == [task.told]
+            assert told[before:] == [task.stop_raised]
         elif isinstance(outcome, Err):
             raise outcome.error
         for _ in range(10):  # until the other side of the case has ended, too
@@ -394,6 +405,19 @@ async def test_a_stop_that_finds_no_wait_is_told_in_the_next_one(runtime: Runtim
     assert isinstance(await stopping, Err)
     assert handle.status == "cancelled"
     assert len(full) == 1
+
+
+async def test_a_stop_that_came_before_a_parallel_run_leaves_no_wait_behind(
+    runtime: Runtime,
+) -> None:
+    async def actor() -> object:
+        task = current_frame().task
+        request_stop(task)
+        with pytest.raises(TaskCancelled):
+            await parallel(1, sleep)
+        return task.waiting
+
+    assert await spawn(actor) is None
 
 
 async def test_an_await_of_something_else_is_cancelled_when_the_time_is_up(
@@ -571,3 +595,28 @@ async def test_branches_that_end_first_do_not_hide_a_later_wait(
 
     assert isinstance(result, Err) and isinstance(result.error, TaskCancelled)
     assert not gathering._task.parked
+
+
+async def test_a_stop_that_was_held_back_is_raised_in_the_next_wait() -> None:
+    order: list[str] = []
+    inside, asked_for = asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        with shielded():
+            inside.set()
+            await asked_for.wait()
+            await sleep(0)
+            order.append("inside")
+        try:
+            await sleep("1h")
+        except TaskCancelled:
+            order.append("after it")
+
+    async with fresh_runtime(), asyncio.timeout(10):
+        handle = spawn(work)
+        await inside.wait()
+        request_stop(handle._task)
+        asked_for.set()
+        await handle
+
+    assert order == ["inside", "after it"]

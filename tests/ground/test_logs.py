@@ -29,6 +29,24 @@ async def test_a_record_is_one_line_whatever_it_contains(format: Any) -> None:
     assert "\x1b" not in stream.getvalue()
 
 
+@pytest.mark.parametrize("format", logs.FORMATS)
+def test_an_error_without_a_printable_message_is_logged_all_the_same(
+    format: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise ValueError("no text")
+
+    monkeypatch.setattr(logging.getLogger("harn"), "propagate", False)
+    stream = io.StringIO()
+
+    with logs.configured(format, logging.INFO, stream):
+        logging.getLogger("harn.test").error("it failed", exc_info=Mute())
+
+    assert "it failed" in stream.getvalue()
+    assert capsys.readouterr().err == ""
+
+
 async def test_json_lines_say_who_was_running() -> None:
     stream = io.StringIO()
 

@@ -376,7 +376,7 @@ def in_a_fork(program: str, tmp_path: Path) -> str:
 
 
 FORK = """
-    import asyncio, os, sys
+    import asyncio, contextvars, os, sys
     import harn
 
     def child():
@@ -391,6 +391,7 @@ FORK = """
         async def implicit():
             return await harn.worker_queue("jobs").enqueue(1)
         tell(lambda: asyncio.run(implicit()))
+        tell(lambda: contextvars.Context().run(asyncio.run, implicit()))
         with harn.run_in_thread(state_dir=sys.argv[1] + "/own"):
             tell(lambda: harn.from_thread(harn.worker_queue("jobs").enqueue, 1).job_id)
 
@@ -409,9 +410,9 @@ FORK = """
 def test_a_forked_child_is_refused_its_parents_runtime_and_opens_its_own(tmp_path: Path) -> None:
     told = in_a_fork(FORK, tmp_path).splitlines()
 
-    assert [line.split(":")[0] for line in told[:4]] == ["refused"] * 4
-    assert all("forked" in line for line in told[:4])
-    assert told[4:] == ["worked 1", "parent 2"]
+    assert [line.split(":")[0] for line in told[:5]] == ["refused"] * 5
+    assert all("forked" in line for line in told[:5])
+    assert told[5:] == ["worked 1", "parent 2"]
 
 
 FORK_ON_LOOP = """

@@ -1,4 +1,4 @@
-"""Whole numbers are checked in one way, in one place."""
+"""Whole numbers and words are checked in one way, in one place."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 import harn
 from harn.errors import InvalidOption
-from harn.option_checks import is_number, is_whole, whole_number
+from harn.option_checks import is_number, is_whole, one_of, read_whole, whole_number
 
 
 @pytest.mark.parametrize("value", [0, -1, 2**70])
@@ -60,6 +60,33 @@ def test_an_option_may_say_what_it_accepts_in_its_own_words() -> None:
         whole_number("n", -1, least=0, wanted="a whole number; 0 means forever")
 
 
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("reed", "one of read, write; did you mean 'read'\\?$"),
+        ("", "one of read, write$"),
+        (["read"], "one of read, write$"),
+        (None, "one of read, write$"),
+    ],
+)
+def test_a_word_is_one_of_those_that_are_known(value: Any, says: str) -> None:
+    assert one_of("mode", "read", ("read", "write")) == "read"
+
+    with pytest.raises(InvalidOption, match=says):
+        one_of("mode", value, ("read", "write"))
+
+
+@pytest.mark.parametrize("text", ["", "-1", "+1", " 1", "1 ", "1_0", "1.0", "\u0663", "\u00b2"])
+def test_a_text_with_anything_but_digits_is_no_whole_number(text: str) -> None:
+    assert read_whole(text) is None
+
+
+def test_a_text_of_too_many_digits_is_no_whole_number() -> None:
+    assert read_whole("9" * 16) == 10**16 - 1
+    assert read_whole("0" * 17) is None
+    assert read_whole("0" * 17, digits=17) == 0
+
+
 def own_checks(tree: ast.AST) -> list[int]:
     """The lines that ask for bool and for int together, as a check of a whole number does."""
     found = []
@@ -92,4 +119,16 @@ def test_no_room_checks_numbers_by_itself() -> None:
         if (lines := own_checks(ast.parse(path.read_text())))
     }
 
-    assert list(found) == ["checks.py"]
+    assert list(found) == ["option_checks.py"]
+
+
+def test_no_room_looks_for_digits_by_itself() -> None:
+    source = Path(harn.__file__).parent
+
+    found = [
+        str(path.relative_to(source))
+        for path in source.rglob("*.py")
+        if re.search(r"\.is(digit|decimal|numeric)\(", path.read_text())
+    ]
+
+    assert found == ["option_checks.py"]

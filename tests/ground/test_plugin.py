@@ -27,7 +27,7 @@ def test_nothing_is_imposed(request):
 """
 
 
-def test_the_fixtures_work_in_somebody_elses_project(pytester: pytest.Pytester) -> None:
+def test_the_fixtures_work_in_another_project(pytester: pytest.Pytester) -> None:
     Path("test_users.py").write_text(USER_TESTS)
 
     done = pytester.runpytest_subprocess("-p", "asyncio", "--asyncio-mode=auto", "-n", "0")

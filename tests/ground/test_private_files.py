@@ -25,7 +25,7 @@ from harn import (
 from harn.cli import invoke
 from harn.orchestrator import read_manifest
 from harn.orchestrator.manifest_exports import load
-from harn.private_files import check_private, weakness
+from harn.private_files import check_private, make_private_dir, open_private, weakness
 
 
 @pytest.fixture
@@ -79,8 +79,27 @@ async def test_every_room_makes_private_directories_and_files(
         assert mode == (0o700 if each.is_dir() else 0o600), f"{each} {mode:04o}"
 
 
+def test_directories_are_for_their_owner_whatever_the_umask_takes_away(tmp_path: Path) -> None:
+    before = os.umask(0o277)
+    try:
+        make_private_dir(tmp_path / "deep" / "state")
+    finally:
+        os.umask(before)
+
+    made = (tmp_path / "deep", tmp_path / "deep" / "state")
+    assert [stat.S_IMODE(each.stat().st_mode) for each in made] == [0o700, 0o700]
+
+
+def test_a_file_is_not_opened_through_a_symbolic_link(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+
+    with pytest.raises(OSError):
+        open_private(tmp_path / "link", os.O_WRONLY | os.O_CREAT)
+    assert not (tmp_path / "elsewhere").exists()
+
+
 @pytest.mark.parametrize("room", ROOMS)
-async def test_every_room_refuses_a_directory_that_anybody_can_write_to(
+async def test_every_room_refuses_a_directory_that_every_user_can_write_to(
     room: Callable[[Path], Awaitable[None]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = tmp_path / "state"
@@ -198,6 +217,20 @@ def test_a_handler_module_that_others_can_write_to_is_refused_before_it_runs(
         load(tmp_path, "beside.py")
     with pytest.raises(ManifestError, match=r"the handler module .*onpath_handlers.py can be"):
         load(away, "onpath_handlers")
+
+
+def test_a_package_that_others_can_write_to_is_refused_before_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "onpath_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise SystemExit('it ran')\n")
+    (package / "__init__.py").chmod(0o666)
+    (package / "handlers.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    with pytest.raises(ManifestError, match=r"the handler module .*__init__.py can be written"):
+        load(tmp_path / "elsewhere", "onpath_package.handlers")
 
 
 def test_a_command_refuses_and_its_flag_allows(

@@ -28,6 +28,13 @@ def test_a_bad_value_is_refused_with_the_variables_name(name: str, value: str) -
         Settings.load({name: value})
 
 
+def test_a_bad_duration_is_refused_once() -> None:
+    with pytest.raises(InvalidOption) as refused:
+        Settings.load({"HARN_KEEP_DEAD": "soon"})
+
+    assert str(refused.value).startswith("HARN_KEEP_DEAD='soon' is not accepted: a duration such")
+
+
 def test_every_variable_has_a_meaning_and_our_prefix() -> None:
     for variable in variables():
         assert variable.name.startswith("HARN_")

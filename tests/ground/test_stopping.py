@@ -58,7 +58,7 @@ say("never")
 @pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS.keys())
 def test_65_sigterm_cancels_main_closes_all_and_exits_with_143(wait: str) -> None:
     with program(WAITING.format(wait=wait)) as running:
-        running.hears("ready")
+        running.reports("ready")
         running.signal(signal.SIGTERM)
         ended = running.ends()
 
@@ -68,7 +68,7 @@ def test_65_sigterm_cancels_main_closes_all_and_exits_with_143(wait: str) -> Non
 
 def test_ctrl_c_unwinds_in_the_same_way_and_is_a_keyboard_interrupt() -> None:
     with program(WAITING.format(wait=WAITS["a sleep of harn"])) as running:
-        running.hears("ready")
+        running.reports("ready")
         running.signal(signal.SIGINT)
         ended = running.ends()
 
@@ -114,7 +114,7 @@ except KeyboardInterrupt:
     sys.exit(130)
 """
     with program(code) as running:
-        running.hears("half ready")
+        running.reports("half ready")
         running.signal(number)
         ended = running.ends()
 
@@ -139,7 +139,7 @@ async def main():
 harn.run(main, shutdown_timeout="1h")
 """
     with program(code) as running:
-        running.hears("ready")
+        running.reports("ready")
         running.signal(signal.SIGTERM)
         running.complains()
         running.signal(signal.SIGTERM)
@@ -162,7 +162,7 @@ def main():
 harn.run(main)
 """
     with program(code) as running:
-        running.hears("ready")
+        running.reports("ready")
         running.signal(signal.SIGTERM)
         ended = running.ends()
 
@@ -183,7 +183,7 @@ harn.run(main)
 say("never")
 """
     with program(code) as running:
-        running.hears("closing")
+        running.reports("closing")
         running.signal(signal.SIGTERM)
         ended = running.ends()
 
@@ -203,7 +203,7 @@ harn.run(main)
 say("never")
 """
     with program(code) as running:
-        running.hears("ready")
+        running.reports("ready")
         running.signal(signal.SIGTERM)
         ended = running.ends()
 
@@ -222,7 +222,7 @@ async def main():
 harn.run(main)
 """
     with program(code) as running:
-        running.hears("ready")
+        running.reports("ready")
         running.signal(signal.SIGTERM)
         ended = running.ends()
 
@@ -288,7 +288,7 @@ def test_a_signal_to_the_whole_group_stops_worker_processes_through_their_parent
     """A service manager and a terminal signal every process: the work is cancelled, not failed."""
     (tmp_path / "script.py").write_text(IN_A_PROCESS)
     with command([sys.executable, str(tmp_path / "script.py")]) as running:
-        running.hears("ready")
+        running.reports("ready")
         os.killpg(running.process.pid, number)
         ended = running.ends()
 
@@ -299,7 +299,7 @@ def test_a_signal_to_the_whole_group_stops_worker_processes_through_their_parent
 def test_worker_processes_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(IN_A_PROCESS)
     with command([sys.executable, str(tmp_path / "script.py")]) as running:
-        running.hears("ready")
+        running.reports("ready")
         running.signal(signal.SIGKILL)
 
         assert running.ends().out == ""  # the pipe is closed: no process has it any more
@@ -328,7 +328,7 @@ if __name__ == "__main__":
 def test_a_worker_process_that_is_busy_does_not_hold_the_exit_of_python(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(BUSY)
     with command([sys.executable, str(tmp_path / "script.py")]) as running:
-        running.hears("busy")
+        running.reports("busy")
         assert running.process.stdin is not None
         running.process.stdin.close()
 
@@ -415,5 +415,5 @@ async def main():
 harn.run(main, shutdown_timeout="5s")
 """
     with program(code) as running:
-        running.hears("ready")
+        running.reports("ready")
         assert running.ends().code == 143

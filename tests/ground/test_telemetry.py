@@ -11,7 +11,7 @@ from harn.telemetry.metrics import Family, HistogramSample, Metrics, Sample
 from harn.telemetry.spans import tracing
 
 
-def test_nothing_of_opentelemetry_is_loaded_until_somebody_uses_it() -> None:
+def test_nothing_of_opentelemetry_is_loaded_until_it_is_used() -> None:
     code = """
 import sys, harn
 harn.run(__import__("asyncio").sleep, 0)

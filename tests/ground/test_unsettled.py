@@ -255,7 +255,7 @@ async def test_an_open_agent_and_its_model_call_are_listed_until_they_end() -> N
         assert unsettled_state().suspended_subagents[0].iteration == 2
 
         agent.cancel()
-        await agent.ended()
+        await agent._join()
         assert unsettled_state().as_dict() == EMPTY
 
 
