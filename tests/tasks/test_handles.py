@@ -1,4 +1,4 @@
-"""Spawning, awaiting, cancelling: what a handle tells and what it never does."""
+"""Spawning, awaiting, cancelling: what a handle shows and what it never does."""
 
 from __future__ import annotations
 
@@ -149,8 +149,8 @@ async def test_a_scope_ends_when_asyncio_cancels_its_task_directly(
         handle = block.spawn(forever)
         if started:
             await asyncio.sleep(0)
-        assert handle.task.aio is not None
-        handle.task.aio.cancel()
+        assert handle._task.aio is not None
+        handle._task.aio.cancel()
 
     assert handle.status == "cancelled"
 
@@ -387,7 +387,7 @@ async def test_is_cancelled_reaches_the_children_that_the_parent_outlives(
     assert seen == ["grandchild"]
 
 
-async def test_is_cancelled_reaches_a_detached_child_which_nobody_interrupts(
+async def test_is_cancelled_reaches_a_detached_child_which_is_not_interrupted(
     runtime: Runtime,
 ) -> None:
     async def grandchild() -> str:
@@ -437,17 +437,17 @@ async def test_a_task_that_waits_for_others_says_so(runtime: Runtime) -> None:
 
     outer = spawn(waits)
     await turns()
-    waiting = outer.task.waiting
+    waiting = outer._task.waiting
 
     assert isinstance(waiting, AwaitingTasks)
-    assert list(waiting.tasks) == [inner.task]
+    assert list(waiting.tasks) == [inner._task]
     inner.cancel()
     with pytest.raises(TaskCancelled):
         await outer
-    assert outer.task.waiting is None
+    assert outer._task.waiting is None
 
-    stranger = asyncio.create_task(waits())  # has our context, but is not our task
+    foreign = asyncio.create_task(waits())  # has our context, but is not our task
     await asyncio.sleep(0)
     assert runtime.root.waiting is None
-    await asyncio.wait((stranger,))
-    stranger.exception()
+    await asyncio.wait((foreign,))
+    foreign.exception()

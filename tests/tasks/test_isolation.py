@@ -143,6 +143,24 @@ async def test_threads_are_bounded_and_gone_with_the_runtime(
     assert not any(each.is_alive() for each in ours)
 
 
+async def test_a_thread_that_cannot_start_fails_its_task_only(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    one = threads.Threads(runtime, 1)
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", no_room)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            await one.call(len, "four")
+
+    assert runtime.clock.activity.working == 0
+    async with asyncio.timeout(10):
+        assert await one.call(len, "four") == 4
+    await one.aclose()
+
+
 async def test_the_context_travels_into_the_thread(runtime: Runtime) -> None:
     harn.runtime_context_set("colour", "red")
 
@@ -153,7 +171,7 @@ async def test_the_context_travels_into_the_thread(runtime: Runtime) -> None:
 
 
 @pytest.mark.parametrize("exit", [SystemExit(2), KeyboardInterrupt(), GeneratorExit()])
-async def test_an_exit_on_a_thread_fails_its_task_and_nobody_else(
+async def test_an_exit_on_a_thread_fails_its_task_and_no_other(
     runtime: Runtime, exit: BaseException
 ) -> None:
     def exits() -> None:

@@ -219,6 +219,15 @@ async def test_settle_keeps_every_outcome_in_order(runtime: Runtime) -> None:
         }
 
 
+async def test_the_dict_of_outcomes_is_text_that_json_can_hold(runtime: Runtime) -> None:
+    def fail(text: str) -> None:
+        raise Boom(text)
+
+    outcome = await parallel_settle(["a\ud800b", ""], fail)
+
+    assert outcome.as_dict()["results"] == [{"err": "a?b"}, {"err": "Boom"}]
+
+
 @pytest.mark.parametrize("cap", [0, 2])
 async def test_N6_settle_never_eats_a_cancel(runtime: Runtime, cap: int) -> None:
     tidied = []
@@ -383,10 +392,10 @@ async def test_the_tasks_under_way_can_be_seen(runtime: Runtime) -> None:
     handle = harn.spawn(main)
     await turns()
 
-    waiting = handle.task.waiting
+    waiting = handle._task.waiting
     assert isinstance(waiting, AwaitingTasks)
     assert len(list(waiting.tasks)) == 3
     assert len(runtime.tasks) == 5
     await harn.drop(handle)
-    assert handle.task.waiting is None
+    assert handle._task.waiting is None
     assert runtime.tasks == {runtime.root}

@@ -394,6 +394,25 @@ async def test_tasks_end_before_the_cleanups_of_their_scope_run(runtime: Runtime
     assert order == ["child", "on the scope", "deferred"]
 
 
+async def test_a_scope_defers_as_defer_does(
+    runtime: Runtime, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def flush() -> None:
+        await harn.sleep("6s")
+
+    async def main() -> None:
+        async with scope() as s:
+            with pytest.raises(harn.InvalidOption, match="the function itself"):
+                s.defer(flush())  # type: ignore[arg-type]
+            s.defer(flush)
+
+    closing = spawn(main)
+    await clock.advance("6s")
+    await closing
+
+    assert "a cleanup of defer(<function" in caplog.text
+
+
 async def test_nested_scopes_that_fail_together_lose_no_error(runtime: Runtime) -> None:
     gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

@@ -106,7 +106,7 @@ async def test_a_failure_is_raised_at_the_next_pull_after_the_rest_has_ended(
     assert [n async for n in stream] == []
 
 
-async def test_a_failure_ends_the_rest_though_nobody_asks_for_more(runtime: Runtime) -> None:
+async def test_a_failure_ends_the_rest_although_no_value_is_asked_for(runtime: Runtime) -> None:
     work = Work()
 
     async def item(n: int) -> int:
@@ -196,7 +196,7 @@ async def test_cancelling_a_wait_for_the_next_value_loses_none(runtime: Runtime)
     assert [n async for n in stream] == [10, 20]
 
 
-async def test_a_stream_that_nobody_reads_never_begins(runtime: Runtime) -> None:
+async def test_a_stream_that_is_not_read_never_begins(runtime: Runtime) -> None:
     work = Work()
     stream = parallel_each_stream([0, 1], work)
     await turns()

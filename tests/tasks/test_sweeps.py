@@ -111,7 +111,7 @@ async def graceful() -> None:
         await harn.cancel_graceful(handle, "2ms")
     finally:
         handle.cancel()
-        await handle.ended()
+        await handle._join()
 
 
 async def dropping() -> None:

@@ -143,7 +143,7 @@ async def test_a_cancel_from_outside_is_not_taken_for_the_deadline(
 async def test_a_deadline_works_in_a_task_that_was_cancelled_before(
     runtime: Runtime, clock: FakeClock
 ) -> None:
-    """Somebody's long-lived worker may have survived a cancel without `uncancel`."""
+    """A long-lived worker may have survived a cancel without calling `uncancel`."""
 
     async def worker() -> str:
         try:

@@ -100,4 +100,25 @@ MUTANTS = (
         ("supervisors/test_leases.py::test_U6_a_lease_counts_from_when_its_renewal_was_asked_for",),
         "a slow answer makes a lease last longer here than in the store",
     ),
+    Mutant(
+        "shield-is-never-lifted",
+        "graceful_stop.py",
+        "        task.shielded -= 1",
+        "        pass",
+        (
+            "ground/test_graceful_stop.py::test_a_stop_that_was_held_back_is_raised_in_the_next_wait",
+        ),
+        "a daemon agent that was asked to stop during a turn never hears of it",
+    ),
+    Mutant(
+        "fork-forgets-the-parents-runtime",
+        "open_runtimes.py",
+        "any(not each.loop.is_closed() for each in _open)",
+        "False",
+        (
+            "ground/test_open_runtimes.py::"
+            "test_a_forked_child_is_refused_its_parents_runtime_and_opens_its_own",
+        ),
+        "a forked process puts its jobs into a store in memory, without a word",
+    ),
 )

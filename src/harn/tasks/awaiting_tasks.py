@@ -1,4 +1,4 @@
-"""What a task says of itself while it awaits other tasks, for the deadlock detector."""
+"""The note that a task awaits other tasks, for the deadlock detector."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class AwaitingTasks:
     def __init__(self, tasks: Collection[Task]) -> None:
         self.tasks: Collection[Task] = tasks
 
-    def by(self, task: Task) -> bool:
+    def note_on(self, task: Task) -> bool:
         """Set `task.waiting`; return whether it was set, so that the caller must clear it.
 
         It is not set if the caller is another asyncio task that was started inside *task*.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from harn.clock import SystemClock
+from harn.clock import REAL_TIME
 from harn.current import current_frame
 from harn.duration import Duration, to_seconds
 from harn.errors import InvalidOption, TaskCancelled
@@ -63,21 +63,17 @@ async def cancel_graceful(
     if not isinstance(handle, TaskHandle):
         raise InvalidOption("handle", handle, "a TaskHandle, as spawn returns it")
     if handle.done():
-        return handle.outcome()
-    if handle.task is current_frame().task:
+        return handle._outcome()
+    if handle._task is current_frame().task:
         raise InvalidOption("handle", handle, "another task: this one would wait for itself")
-    request_stop(handle.task)
-    if await handle.ends(seconds, handle.task.runtime.clock):
-        return handle.outcome()
+    request_stop(handle._task)
+    if await handle._join_within(seconds, handle._task.runtime.clock):
+        return handle._outcome()
     handle.cancel()
-    while not await handle.ends(REPORT_AFTER, _REAL):
-        if handle.task.thread is not None:
-            return Err(TaskCancelled(f"{handle!r} is abandoned: {handle.task.thread} still runs"))
+    while not await handle._join_within(REPORT_AFTER, REAL_TIME):
+        if handle._task.thread is not None:
+            return Err(TaskCancelled(f"{handle!r} is abandoned: {handle._task.thread} still runs"))
         logger.warning("%r still runs %g s after its cancel", handle, REPORT_AFTER)
     if handle.status == "cancelled":
         return Err(TaskCancelled("cancel_graceful: timeout, task forcefully aborted"))
-    return handle.outcome()
-
-
-_REAL = SystemClock()
-"""Threads run in real time, also when the runtime has a fake clock."""
+    return handle._outcome()

@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
-from harn.context import Frame
+from harn.context import Frame, add_cleanup
 from harn.current import current_frame
 from harn.tasks.callables import check_callable
 from harn.tasks.handle import TaskHandle
@@ -30,8 +30,8 @@ Owned = Annotated[T, Ownership()]
 """`Owned[T]` is `T` to type checkers; `harn lint` follows it (HARN-OWN-003)."""
 
 
-class Cleanup:
-    """The key of a deferred call: each `defer` is a separate entry."""
+class DeferredCall:
+    """The key of a deferred call: each `defer` is an entry of its own, with a name for the log."""
 
     __slots__ = ("fn",)
 
@@ -58,8 +58,13 @@ def defer(fn: Callable[..., Any], *args: Any) -> None:
     open
     closed
     """
+    defer_in(current_frame(), fn, args)
+
+
+def defer_in(frame: Frame, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    """Call *fn* with *args* when *frame* ends."""
     check_callable(fn)
-    _register(current_frame(), Cleanup(fn), functools.partial(fn, *args))
+    add_cleanup(frame, DeferredCall(fn), functools.partial(fn, *args))
 
 
 def owned(handle: T) -> T:
@@ -77,7 +82,7 @@ def owned(handle: T) -> T:
     >>> harn.run(main)
     closed
     """
-    _register(current_frame(), _key(handle), functools.partial(_close, handle))
+    add_cleanup(current_frame(), _key(handle), functools.partial(_close, handle))
     return handle
 
 
@@ -129,7 +134,7 @@ async def drop(handle: Any) -> None:
 def _close(handle: Any) -> Any:
     if isinstance(handle, TaskHandle):
         handle.cancel()
-        return handle.ended()
+        return handle._join()
     if inspect.isclass(handle):
         return None
     for name in ("aclose", "close", "release"):
@@ -137,12 +142,6 @@ def _close(handle: Any) -> Any:
         if callable(close):
             return close()
     return None
-
-
-def _register(frame: Frame, owner: object, cleanup: Callable[[], Any]) -> None:
-    if frame.cleanups is None:
-        frame.cleanups = {}
-    frame.cleanups.setdefault(owner, cleanup)
 
 
 def _key(handle: object) -> object:

@@ -45,7 +45,7 @@ def _fits_at_a_glance(fn: Callable[..., Any], count: int) -> bool:
             return False
     code = fn.__code__
     if code.co_kwonlyargcount or (code.co_flags & _ANY_NUMBER and hasattr(fn, "__wrapped__")):
-        return False  # what a wrapper of any arguments takes is told by what it wraps
+        return False  # only the function that it wraps shows what such a wrapper takes
     most = code.co_argcount
     return count == most or most - len(fn.__defaults__ or ()) <= count < most
 

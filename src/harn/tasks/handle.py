@@ -93,11 +93,6 @@ class TaskHandle(Generic[T]):
         return self._task.id
 
     @property
-    def task(self) -> Task:
-        """The runtime's record of the task: its id, name, group and parent."""
-        return self._task
-
-    @property
     def status(self) -> Status:
         """`running`, `completed`, `failed` or `cancelled`."""
         return self._status
@@ -155,12 +150,12 @@ class TaskHandle(Generic[T]):
         return 0 if self._callbacks is None else self._callbacks.remove(fn)
 
     @property
-    def is_watched(self) -> bool:
+    def _has_callbacks(self) -> bool:
         """Whether callbacks wait for the end of the task."""
         return bool(self._callbacks)
 
     @property
-    def unreceived(self) -> BaseException | None:
+    def _unreceived(self) -> BaseException | None:
         """The error of the task, if it failed and no caller has received it."""
         return None if self._received else self._error
 
@@ -189,7 +184,7 @@ class TaskHandle(Generic[T]):
         """
         return await self
 
-    async def ended(self) -> None:
+    async def _join(self) -> None:
         """Wait until the task has ended, without its result: an error stays with its owner.
 
         Cancelling leaves the task running.
@@ -197,16 +192,16 @@ class TaskHandle(Generic[T]):
         if self._aio is not None:
             await asyncio.wait((self._aio,))
 
-    async def ends(self, seconds: float, clock: Clock) -> bool:
+    async def _join_within(self, seconds: float, clock: Clock) -> bool:
         """Wait for the task, at most *seconds* of *clock*; tell whether it has ended.
 
-        An error counts as received: the caller must read `outcome()`.
+        An error counts as received: the caller must read `_outcome()`.
         """
         if self._status == "running":
             await _Waiting(self._until_ended((clock, seconds)))
         return self._status != "running"
 
-    def outcome(self) -> Ok[T] | Err[BaseException]:
+    def _outcome(self) -> Ok[T] | Err[BaseException]:
         """Return the outcome of a task that has ended; `TaskCancelled` means it was cancelled."""
         from harn.tasks.results import Err, Ok  # their classes take a while to make
 
@@ -232,12 +227,12 @@ class TaskHandle(Generic[T]):
             self._waiters = [waiter]
         else:
             self._waiters.append(waiter)
-        timer, said = None, False
+        timer, noted = None, False
         if limit is not None:
             clock, seconds = limit
             timer = clock.call_at(clock.monotonic() + seconds, partial(resolve, waiter))
         else:
-            said = AwaitingTasks((self._task,)).by(me)
+            noted = AwaitingTasks((self._task,)).note_on(me)
         places = park(me, waiter)
         try:
             yield from waiter
@@ -248,7 +243,7 @@ class TaskHandle(Generic[T]):
             del places[waiter]
             if timer is not None:
                 timer.cancel()
-            if said:
+            if noted:
                 me.waiting = None
         if timer is not None and self._status == "running":
             self._waiters.remove(waiter)
@@ -289,7 +284,7 @@ class TaskHandle(Generic[T]):
     def _run_by(self, aio: asyncio.Task[T], context: Context | None = None) -> None:
         self._aio = self._task.aio = aio
         self._task.runtime.tasks.add(self._task)
-        aio.add_done_callback(self._ended, context=context)
+        aio.add_done_callback(self._aio_ended, context=context)
 
     def _returned(self, value: T) -> None:
         """Note in the task's last step that it returned *value*, without a callback of the loop.
@@ -298,12 +293,12 @@ class TaskHandle(Generic[T]):
         """
         aio = self._aio
         if aio is None or aio.cancelling():
-            return  # only asyncio knows how it ends; `_ended` is called
-        aio.remove_done_callback(self._ended)
+            return  # only asyncio knows how it ends; `_aio_ended` is called
+        aio.remove_done_callback(self._aio_ended)
         self._value = value
         self._end("completed", None)
 
-    def _ended(self, aio: asyncio.Task[T]) -> None:
+    def _aio_ended(self, aio: asyncio.Task[T]) -> None:
         if aio.cancelled():
             self._end("cancelled", None)
         elif (error := aio.exception()) is None:

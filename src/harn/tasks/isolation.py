@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from types import FunctionType
 from typing import Any, Literal, Protocol, get_args
 
-from harn.errors import InvalidOption, did_you_mean
+from harn.option_checks import one_of
 from harn.runtime import Runtime
 from harn.tasks.callables import check_callable, is_async_callable
 from harn.tasks.threads import Threads
@@ -130,8 +130,4 @@ class SharedThreads:
 
 def check_isolation(value: Isolation) -> Isolation:
     """Return *value*, or raise `InvalidOption` if it is no isolation."""
-    known = get_args(Isolation)
-    if value not in known:
-        near = did_you_mean(value, known) if isinstance(value, str) else ""
-        raise InvalidOption("isolation", value, f'"auto", "task", "thread" or "process"{near}')
-    return value
+    return one_of("isolation", value, get_args(Isolation))

@@ -12,11 +12,13 @@ import contextvars
 import functools
 import inspect
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar, TypeVarTuple, overload
 
 from harn.context import current_frame_var
 from harn.current import calling_frame
 from harn.errors import HarnError
+from harn.event_loop import answer_of
 from harn.runtime import Runtime
 from harn.tasks.callables import is_async_callable
 from harn.tasks.threads import ThreadCall, current_call
@@ -66,18 +68,9 @@ def from_thread(fn: Callable[..., Any], *args: *Ts) -> Any:
     context.run(current_frame_var.set, frame)
     reply: concurrent.futures.Future[Any] = concurrent.futures.Future()
     begin = functools.partial(_begin, runtime, current_call.get(None), fn, args, reply)
-    try:
+    with suppress(RuntimeError):  # the loop is closed: `answer_of` raises
         loop.call_soon_threadsafe(begin, context=context)
-    except RuntimeError:
-        raise HarnError("the event loop of this runtime has been closed") from None
-    while True:
-        try:
-            return reply.result(timeout=1.0)
-        except TimeoutError:
-            if reply.done():
-                raise
-            if loop.is_closed():
-                raise HarnError("the event loop of this runtime has been closed") from None
+    return answer_of(loop, reply)
 
 
 def _begin(
@@ -88,40 +81,40 @@ def _begin(
     reply: concurrent.futures.Future[Any],
 ) -> None:
     # Not `loop.create_task`: an eager task factory would run it before its thread is known.
-    reach = asyncio.Task(_reach(fn, args), loop=runtime.loop)
-    runtime.own(reach)
-    reach.add_done_callback(functools.partial(_answer, reply, call))
+    task = asyncio.Task(_run(fn, args), loop=runtime.loop)
+    runtime.own(task)
+    task.add_done_callback(functools.partial(_answer, reply, call))
     if call is not None:
-        call.reaching.add(reach)
+        call.loop_tasks.add(task)
         call.count()
         if call.must_cancel:
             call.must_cancel = False
-            reach.cancel()
+            task.cancel()
 
 
 def works_for(running: asyncio.Task[Any] | None) -> asyncio.Task[Any] | None:
     """Return the task whose thread started *running* through `from_thread`; else *running*."""
     call = current_call.get(None)
-    if call is not None and running in call.reaching:
+    if call is not None and running in call.loop_tasks:
         return call.task.aio
     return running
 
 
-async def _reach(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+async def _run(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     result = fn(*args)
     # A task handle is awaitable too, but `from_thread(spawn, fn)` must return the handle.
     return await result if is_async_callable(fn) or inspect.iscoroutine(result) else result
 
 
 def _answer(
-    reply: concurrent.futures.Future[Any], call: ThreadCall | None, reach: asyncio.Task[Any]
+    reply: concurrent.futures.Future[Any], call: ThreadCall | None, task: asyncio.Task[Any]
 ) -> None:
     if call is not None:
-        call.reaching.discard(reach)
+        call.loop_tasks.discard(task)
         call.count()
-    if reach.cancelled():
+    if task.cancelled():
         reply.set_exception(asyncio.CancelledError())
-    elif (error := reach.exception()) is not None:
+    elif (error := task.exception()) is not None:
         reply.set_exception(error)
     else:
-        reply.set_result(reach.result())
+        reply.set_result(task.result())

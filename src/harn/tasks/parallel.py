@@ -16,6 +16,7 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, overload
 
+from harn.error_text import message_of
 from harn.errors import InvalidOption, RaceFailed
 from harn.option_checks import whole_number
 from harn.tasks.isolation import Isolation
@@ -115,6 +116,7 @@ class Collecting(ParallelRun):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._values: dict[int, Any] = {}
+        # The dict's own method: a method of this class would be one more call for each item.
         self.succeeded = self._values.__setitem__
 
     def in_order(self) -> list[Any]:
@@ -292,8 +294,4 @@ class Racing(ParallelRun):
 
 
 def _text(error: object) -> str:
-    try:
-        text = str(error)
-    except Exception:
-        text = ""
-    return text or type(error).__name__
+    return message_of(error) or type(error).__name__

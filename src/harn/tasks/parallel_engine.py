@@ -99,10 +99,10 @@ class ParallelRun:
 
         Cancelling cancels the workers, waits for them and raises the cancel.
         """
-        me = self.parent
-        said = AwaitingTasks(RunningTasks(self)).by(me)
         if asked:
             raise_if_asked()
+        me = self.parent
+        noted = AwaitingTasks(RunningTasks(self)).note_on(me)
         place = self._pass_stop_on
         places = park(me, place)
         try:
@@ -122,7 +122,7 @@ class ParallelRun:
             await self.end_workers()
         finally:
             del places[place]
-            if said:
+            if noted:
                 me.waiting = None
         if (error := self.failure()) is not None:
             raise error

@@ -105,9 +105,13 @@ class ProcessCall:
     """One call on its way through a process."""
 
     def __init__(
-        self, pool: Processes, fn: Callable[..., Any], args: tuple[Any, ...], identity: TaskIdentity
+        self,
+        processes: Processes,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        identity: TaskIdentity,
     ) -> None:
-        self._pool = pool
+        self._processes = processes
         self._fn = fn
         self._args = args
         self._identity = identity
@@ -118,7 +122,7 @@ class ProcessCall:
     def run(self) -> Any:
         """Send the call to a process, wait, and return the result. (On a worker thread.)"""
         payload = _packed(self._fn, self._args, self._identity)
-        worker = self._pool.take()
+        worker = self._processes.take()
         with self._lock:
             self._worker = worker
             if self._stopped:
@@ -131,12 +135,12 @@ class ProcessCall:
             code = worker.process.exitcode
             name = getattr(self._fn, "__qualname__", self._fn)
             raise WorkerDied(
-                f"the worker process {worker.process.pid} ended {_how(code)} while it ran {name}; "
-                "part of the work may have been done"
+                f"the worker process {worker.process.pid} ended {_end_of(code)} while it ran "
+                f"{name}; part of the work may have been done"
             ) from None
         with self._lock:
             self._worker = None
-        self._pool.keep(worker)
+        self._processes.keep(worker)
         return _unpacked(reply)
 
     def stop(self) -> None:
@@ -175,7 +179,7 @@ class WorkerProcess:
         self._pipe.close()
 
 
-def _how(code: int | None) -> str:
+def _end_of(code: int | None) -> str:
     if code is not None and code < 0:
         return f"by signal {signal.Signals(-code).name}"
     hint = " (a script must start its work under `if __name__ == '__main__':`)"

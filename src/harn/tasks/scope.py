@@ -19,20 +19,19 @@ delivered at the body's next step and never reaches code after the block.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 from collections.abc import Awaitable, Callable, KeysView
-from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, TypeVarTuple, overload
 
 from harn.clock import Timer
-from harn.context import Frame, Task, current_frame_var
+from harn.context import Frame, Task, current_frame_var, restore_frame
 from harn.current import current_frame
 from harn.errors import HarnError, InvalidOption
 from harn.event_loop import running_loop
 from harn.graceful_stop import asked, park, request_stop
 from harn.tasks.awaiting_tasks import AwaitingTasks
+from harn.tasks.cleanup import defer_in
 from harn.tasks.handle import TaskHandle
 from harn.tasks.isolation import Isolation, bind
 from harn.tasks.task_start import launch
@@ -148,9 +147,7 @@ class Scope:
         """Call *fn* with *args* when this scope ends; see `harn.defer`."""
         if self._state != "open":
             raise HarnError("this scope is not open; defer inside its block")
-        if self.frame.cleanups is None:
-            self.frame.cleanups = {}
-        self.frame.cleanups[object()] = partial(fn, *args)
+        defer_in(self.frame, fn, args)
 
     def cancel(self) -> None:
         """Cancel every task of this scope, and the body unless the body itself calls this.
@@ -182,7 +179,7 @@ class Scope:
         trace: TracebackType | None,
     ) -> bool:
         self._state = "joining"
-        _leave(self._token, self.outer)
+        restore_frame(self._token, self.outer)
         if error is not None and not isinstance(error, asyncio.CancelledError):
             self._errors.append(error)
         if self._watched:
@@ -210,7 +207,7 @@ class Scope:
 
     def _take_unreceived(self) -> None:
         """Add the errors of watched tasks that no caller has received."""
-        found = [handle.unreceived for handle in self._watched]
+        found = [handle._unreceived for handle in self._watched]
         self._errors += [error for error in found if error is not None]
         self._watched = []
 
@@ -236,7 +233,7 @@ class Scope:
         """Wait for every child, also when cancelled; return that cancel."""
         cancel: asyncio.CancelledError | None = None
         me = self.outer.task
-        said = AwaitingTasks(self.tasks).by(me)
+        noted = AwaitingTasks(self.tasks).note_on(me)
         place = self._pass_stop_on
         places = park(me, place)
         if asked and me in asked:
@@ -249,14 +246,14 @@ class Scope:
                 cancel = error
                 self._cancel_children(again=True)
         del places[place]
-        if said:
+        if noted:
             me.waiting = None
         return cancel
 
     def _pass_stop_on(self) -> None:
         """Ask every child to stop; the body gets the stop in its next wait, if it has one."""
         for handle in list(self._children.values()):
-            request_stop(handle.task)
+            request_stop(handle._task)
 
     def adopt(self, handle: TaskHandle[Any]) -> None:
         """Become the owner of *handle* before it starts."""
@@ -264,12 +261,12 @@ class Scope:
             raise HarnError("this scope has ended and accepts no more tasks")
         self._children[handle._task] = handle
         if self._cancelling:
-            handle.task.runtime.loop.call_soon(handle.cancel)
+            handle._task.runtime.loop.call_soon(handle.cancel)
 
     def child_ended(self, handle: TaskHandle[Any], error: BaseException | None) -> None:
         """Forget *handle*, which has ended; an *error* that no waiter received ends the scope."""
         self._children.pop(handle._task, None)
-        if error is not None and handle.is_watched and self._state == "open":
+        if error is not None and handle._has_callbacks and self._state == "open":
             self._watched.append(handle)
         elif error is not None:
             self.child_failed(error)
@@ -338,11 +335,3 @@ def scope() -> Scope:
     [1]
     """
     return Scope()
-
-
-def _leave(token: contextvars.Token[Frame], outer: Frame) -> None:
-    try:
-        current_frame_var.reset(token)
-    except ValueError:  # the block ended in another context than it began in
-        with suppress(LookupError):
-            current_frame_var.set(outer)

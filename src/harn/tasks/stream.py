@@ -14,6 +14,7 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast, overload
 
+from harn.context import add_cleanup
 from harn.current import current_frame
 from harn.errors import HarnError
 from harn.graceful_stop import parked
@@ -136,13 +137,13 @@ class Streaming(ParallelRun):
                 raise HarnError("this stream is being read already; one reader at a time")
             self._taker = asyncio.get_running_loop().create_future()
             me = current_frame().task
-            said = AwaitingTasks(RunningTasks(self)).by(me)
+            noted = AwaitingTasks(RunningTasks(self)).note_on(me)
             try:
                 with parked(self._taker):
                     await self._taker
             finally:
                 self._taker = None
-                if said:
+                if noted:
                     me.waiting = None
         value = self._buffer.popleft()
         if self._blocked:
@@ -163,9 +164,7 @@ class Streaming(ParallelRun):
 
     def _begin(self) -> None:
         self._state = "open"
-        if self.frame.cleanups is None:
-            self.frame.cleanups = {}
-        self.frame.cleanups[self] = self.aclose
+        add_cleanup(self.frame, self, self.aclose)
         if self._feed is None and self._limit is None:
             self._start_worker(self._start_all())
         else:
@@ -227,7 +226,7 @@ class Streaming(ParallelRun):
                 await self.end_workers()
         finally:
             self.wake()
-            self._let_go()
+            self._remove_cleanup()
 
     def abandon(self) -> None:
         """End the work because no caller can request values any more. (On any thread.)"""
@@ -244,8 +243,8 @@ class Streaming(ParallelRun):
     def _worker_ended(self, worker: ParallelWorker, aio: asyncio.Task[None]) -> None:
         super()._worker_ended(worker, aio)
         if self._state == "closed" and not self.workers:
-            self._let_go()
+            self._remove_cleanup()
 
-    def _let_go(self) -> None:
+    def _remove_cleanup(self) -> None:
         if self.frame.cleanups is not None:
             self.frame.cleanups.pop(self, None)

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
-from harn.clock import SystemClock, Timer
+from harn.clock import REAL_TIME, Timer
 from harn.context import Task
 from harn.current import current_frame
 from harn.errors import HarnError
@@ -38,9 +38,6 @@ logger: logging.Logger = logging.getLogger("harn.tasks")
 ABANDON_AFTER = 5.0
 """Seconds that a closing runtime waits for a thread that was asked to stop."""
 
-_REAL = SystemClock()
-"""Threads run in real time, also when the runtime has a fake clock."""
-
 
 class Threads:
     """At most *limit* threads, started when needed."""
@@ -49,7 +46,7 @@ class Threads:
         self.limit: int | None = limit
         self._runtime = runtime
         self._names = (f"{OWN_THREADS}{name}-{number}" for number in itertools.count(1))
-        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._unfinished = 0
         self._closed = False
@@ -68,45 +65,46 @@ class Threads:
         the function, interrupts an async one, waits for it to end, drops its value and raises
         the cancel.
         """
-        job = ThreadCall(current_frame().task, fn, args)
-        self._submit(job)
+        call = ThreadCall(current_frame().task, fn, args)
+        self._submit(call)
+        call.count()
         try:
-            await job.wait()
+            await call.wait()
         finally:
-            if not job.abandoned:
+            if not call.abandoned:
                 self._unfinished -= 1
-        return await job.result()
+        return await call.result()
 
-    def _submit(self, job: Callable[[], None]) -> None:
+    def _submit(self, call: Callable[[], None]) -> None:
         # Counted only on the loop's thread, so no lock is needed.
         if self._closed:
             raise HarnError("these worker threads have been closed")
-        self._unfinished += 1
         assert self.limit is not None
-        if self._unfinished > len(self._threads) < self.limit:
+        if self._unfinished >= len(self._threads) < self.limit:
             # A daemon, so that a function that never returns cannot keep the process alive.
             thread = threading.Thread(
-                target=_work, args=(self._jobs,), name=next(self._names), daemon=True
+                target=_work, args=(self._calls,), name=next(self._names), daemon=True
             )
+            thread.start()  # raises if the system has no room for it; then nothing is counted
             self._threads.append(thread)
-            thread.start()
-        self._jobs.put(job)
+        self._unfinished += 1
+        self._calls.put(call)
 
     async def aclose(self) -> None:
         """End every thread; idle ones have ended when this returns."""
         self._closed = True
         for _ in self._threads:
-            self._jobs.put(None)
+            self._calls.put(None)
         if not self._unfinished:
             for thread in self._threads:
                 thread.join(timeout=1.0)
         self._threads.clear()
 
 
-def _work(jobs: SimpleQueue[Callable[[], None] | None]) -> None:
-    while (job := jobs.get()) is not None:
-        job()
-        del job  # an idle thread must not keep its last job alive
+def _work(calls: SimpleQueue[Callable[[], None] | None]) -> None:
+    while (call := calls.get()) is not None:
+        call()
+        del call  # an idle thread must not keep its last call alive
 
 
 current_call: contextvars.ContextVar[ThreadCall] = contextvars.ContextVar("harn_thread_call")
@@ -121,7 +119,7 @@ class ThreadCall:
         self._fn = fn
         self._args = args
         self._context = contextvars.copy_context()
-        self._ticket = [True]
+        self._token = [True]
         self._waiter: asyncio.Future[None] | None = None
         self._cancel: asyncio.CancelledError | None = None
         self._timer: Timer | None = None
@@ -129,7 +127,7 @@ class ThreadCall:
         self._error: BaseException | None = None
         self._ended = False
         self.abandoned: bool = False
-        self.reaching: set[asyncio.Task[Any]] = set()
+        self.loop_tasks: set[asyncio.Task[Any]] = set()
         """The tasks on the loop that the thread started through `from_thread`."""
         self.stop_requested: bool = False
         """Whether the function was asked to stop; its task may continue after it."""
@@ -138,12 +136,11 @@ class ThreadCall:
         self._interrupt: Callable[[], None] | None = None
         """Cancels an async function in its own event loop on the thread."""
         self._activity = self._runtime.clock.activity
-        self._activity.call_began(self)
-        self._busy = True
+        self._busy = False
 
     def __call__(self) -> None:
         """Run the function, unless it was withdrawn. (On the thread.)"""
-        if not self._take():
+        if not self._take_token():
             return
         value, error = None, None
         self.task.thread = threading.current_thread().name
@@ -170,22 +167,25 @@ class ThreadCall:
         if self.stop_requested:
             interrupt()
 
-    def _take(self) -> bool:
+    def _take_token(self) -> bool:
         # `pop` is atomic: either the thread begins the call or the loop withdraws it.
         try:
-            return self._ticket.pop()
+            return self._token.pop()
         except IndexError:
             return False
 
     async def wait(self) -> None:
-        """Wait until the call has ended, was withdrawn, or is abandoned; see `result`."""
+        """Wait until the call has ended, was withdrawn, or is abandoned.
+
+        Cancelling asks the call to stop, and waits on; `result` raises the cancel.
+        """
         while not self._ended:
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 await self._waiter
             except asyncio.CancelledError as cancel:
                 self._cancel = cancel
-                self._asked_to_stop()
+                self._request_stop()
 
     async def result(self) -> Any:
         """Return the value or raise the error; a cancel that came meanwhile is raised instead."""
@@ -201,7 +201,7 @@ class ThreadCall:
 
     def count(self) -> None:
         """Tell the clock whether the thread works; it does not while it waits for the loop."""
-        busy = not self._ended and not self.reaching
+        busy = not self._ended and not self.loop_tasks
         if busy == self._busy:
             return
         self._busy = busy
@@ -210,27 +210,27 @@ class ThreadCall:
         else:
             self._activity.call_ended(self)
 
-    def _asked_to_stop(self) -> None:
+    def _request_stop(self) -> None:
         self.stop_requested = True
-        if self._take():
+        if self._take_token():
             self._end()
             return
         if self._interrupt is not None:
             self._interrupt()
-        self.must_cancel = not self.reaching
-        for reach in list(self.reaching):
-            reach.cancel()
+        self.must_cancel = not self.loop_tasks
+        for task in list(self.loop_tasks):
+            task.cancel()
         if self._timer is None:
             self._report_after(REPORT_AFTER)
         if (stop := stop_under_way()) is not None:
             stop.at_give_up(self._abandon)
         elif self._runtime.closing:
-            when = _REAL.monotonic() + ABANDON_AFTER
-            _REAL.call_at(when, self._abandon)
+            when = REAL_TIME.monotonic() + ABANDON_AFTER
+            REAL_TIME.call_at(when, self._abandon)
 
     def _report_after(self, patience: float) -> None:
-        when = _REAL.monotonic() + patience
-        self._timer = _REAL.call_at(when, functools.partial(self._report, patience))
+        when = REAL_TIME.monotonic() + patience
+        self._timer = REAL_TIME.call_at(when, functools.partial(self._report, patience))
 
     def _report(self, patience: float) -> None:
         where = self.task.thread

@@ -12,7 +12,7 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
-class Waits(Protocol[T_co]):
+class HasWait(Protocol[T_co]):
     """A handle whose `wait()` returns how it ended: of a task, a pool task, a supervisor."""
 
     def wait(self) -> Awaitable[T_co]:
@@ -20,15 +20,15 @@ class Waits(Protocol[T_co]):
 
 
 @overload
-async def wait_agent(handle_or_handles: Waits[T]) -> T: ...
+async def wait_agent(handle_or_handles: HasWait[T]) -> T: ...
 @overload
 async def wait_agent(handle_or_handles: Awaitable[T]) -> T: ...
 @overload
-async def wait_agent(handle_or_handles: Iterable[Waits[T]]) -> list[T]: ...
+async def wait_agent(handle_or_handles: Iterable[HasWait[T]]) -> list[T]: ...
 @overload
 async def wait_agent(handle_or_handles: Iterable[Awaitable[T]]) -> list[T]: ...
 @overload
-async def wait_agent(handle_or_handles: Iterable[Waits[Any] | Awaitable[Any]]) -> list[Any]: ...
+async def wait_agent(handle_or_handles: Iterable[HasWait[Any] | Awaitable[Any]]) -> list[Any]: ...
 async def wait_agent(handle_or_handles: Any) -> Any:
     """Wait for a task handle, a pool task, a supervisor, or a list of them; return how it ended.
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from harn.escaping import one_line
+
 LONGEST = 200
 """Characters of one value that are shown."""
 MOST_ROWS = 50
@@ -56,6 +58,4 @@ def shown(value: object) -> str:
     text = text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
     from html import escape  # only notebooks need its table of entities
 
-    return escape(
-        "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text), quote=True
-    )
+    return escape(one_line(text), quote=True)

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Literal, Protocol
 
 from harn.clock import iso
+from harn.error_text import error_text
 from harn.escaping import one_line, to_json
 from harn.telemetry.spans import current_ids
 
@@ -130,8 +131,7 @@ def configured(
 
 def _message(record: logging.LogRecord) -> str:
     text = record.getMessage()
-    if record.exc_info and record.exc_info[0] is not None:
-        kind, error, _ = record.exc_info
+    if record.exc_info and (error := record.exc_info[1]) is not None:
         trace = logging.Formatter().formatException(record.exc_info)
-        text = f"{text} ({kind.__name__}: {error})\n{trace}"
+        text = f"{text} ({error_text(error)})\n{trace}"
     return text

@@ -8,7 +8,7 @@ code that calls `asyncio.sleep` itself. None of them jumps while real work is un
 fake_clock.py     FakeClock, fresh_runtime, mock_time
 virtual_loop.py   VirtualTimeLoop, run_virtual
 simulate.py       simulate: consumers that are killed, paused and slowed by seed
-simulated_process.py  their processes: a clock and a store connection that can be disturbed
+simulated_process.py their processes: a clock and a store connection that can be disturbed
 fake_provider.py  FakeModels: a model provider on loopback that follows a script
 provider_answers.py its answers, as OpenAI and Anthropic write them
 plugin.py         fixtures for pytest

@@ -113,7 +113,8 @@ class FakeClock:
     async def settle(self) -> None:
         """Run everything that can run without moving time.
 
-        Store operations and plain functions on threads are waited for.
+        Store operations and plain functions on threads are waited for. Cancelling leaves time
+        where it is.
         """
         loop = asyncio.get_running_loop()
         if not can_look_into(loop):

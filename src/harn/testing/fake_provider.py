@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from harn.clock import SystemClock, sleep_until
 from harn.testing.provider_answers import (
-    Answer,
+    ScriptedAnswer,
     anthropic_events,
     anthropic_message,
     openai_events,
@@ -92,7 +92,7 @@ class FakeModels:
 
     After the last step, and without a script, it repeats the last user message.
 
-    >>> async def main() -> int:
+    >>> async def main() -> bool:
     ...     async with FakeModels([Say("hello")]) as models:
     ...         return models.url.startswith("http://127.0.0.1:")
     >>> asyncio.run(main())
@@ -236,7 +236,7 @@ class _Exchange:
         return self.path.endswith("/messages")
 
     @property
-    def _events(self) -> Callable[[Answer], Iterable[str]]:
+    def _events(self) -> Callable[[ScriptedAnswer], Iterable[str]]:
         return anthropic_events if self._is_anthropic else openai_events
 
     async def say(self, step: Say, usage: tuple[int, int], number: int) -> None:
@@ -286,9 +286,9 @@ class _Exchange:
         self.writer.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
         await self.writer.drain()
 
-    def _answer(self, step: Say, usage: tuple[int, int], number: int) -> Answer:
+    def _answer(self, step: Say, usage: tuple[int, int], number: int) -> ScriptedAnswer:
         model = self.body.get("model", "fake")
-        return Answer(model, number, step.text, step.tool_calls, usage)
+        return ScriptedAnswer(model, number, step.text, step.tool_calls, usage)
 
 
 def _usage(step: Say, body: dict[str, Any]) -> tuple[int, int]:

@@ -12,7 +12,7 @@ CREATED = 1_767_225_600
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ScriptedAnswer:
     """One answer of a model, before it is formatted; *usage* is input and output tokens."""
 
     model: str
@@ -22,7 +22,7 @@ class Answer:
     usage: tuple[int, int]
 
 
-def openai_message(answer: Answer) -> dict[str, Any]:
+def openai_message(answer: ScriptedAnswer) -> dict[str, Any]:
     """Return the body of a chat completion."""
     calls = [
         {
@@ -46,7 +46,7 @@ def openai_message(answer: Answer) -> dict[str, Any]:
     }
 
 
-def openai_events(answer: Answer) -> Iterable[str]:
+def openai_events(answer: ScriptedAnswer) -> Iterable[str]:
     """Yield the events of a chat completion, a word of the text in each."""
     base = {
         "id": f"chatcmpl-{answer.number}",
@@ -67,7 +67,7 @@ def openai_events(answer: Answer) -> Iterable[str]:
     yield "data: [DONE]\n\n"
 
 
-def anthropic_message(answer: Answer) -> dict[str, Any]:
+def anthropic_message(answer: ScriptedAnswer) -> dict[str, Any]:
     """Return the body of a message."""
     content: list[dict[str, Any]] = [{"type": "text", "text": answer.text}] if answer.text else []
     for index, (name, arguments) in enumerate(answer.tool_calls):
@@ -85,13 +85,13 @@ def anthropic_message(answer: Answer) -> dict[str, Any]:
     }
 
 
-def anthropic_events(answer: Answer) -> Iterable[str]:
+def anthropic_events(answer: ScriptedAnswer) -> Iterable[str]:
     """Yield the events of a message, a word of the text in each."""
 
     def event(kind: str, **fields: Any) -> str:
         return f"event: {kind}\ndata: {json.dumps({'type': kind, **fields})}\n\n"
 
-    begun = Answer(answer.model, answer.number, "", (), (answer.usage[0], 1))
+    begun = ScriptedAnswer(answer.model, answer.number, "", (), (answer.usage[0], 1))
     yield event("message_start", message={**anthropic_message(begun), "stop_reason": None})
     yield event("content_block_start", index=0, content_block={"type": "text", "text": ""})
     for word in _words(answer.text):

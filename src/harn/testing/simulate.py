@@ -99,7 +99,10 @@ class Simulation:
             self._tasks.append(self._loop.create_task(life, context=contextvars.Context()))
 
     async def settled(self, *queues: str) -> None:
-        """Wait until no job of *queues* is ready, scheduled or in flight."""
+        """Wait until no job of *queues* is ready, scheduled or in flight.
+
+        Cancelling leaves nothing behind.
+        """
         for name in queues:
             while True:
                 summary = await worker_queue(name).summary()
