@@ -51,14 +51,14 @@ def assert_all_free(runtime: Runtime) -> None:
 
 
 def assert_quiet(ch: Channel[Any]) -> None:
-    """Nobody waits, nothing is promised: the channel is as if never contended."""
+    """Assert that no task waits and nothing is promised, as if it was never contended."""
     assert ch._promised == 0
     assert ch._promised_room == 0
     assert ch._receivers.first() is None
     assert ch._senders.first() is None
 
 
-def assert_nobody_sleeps_who_could_run(runtime: Runtime, *channels: Channel[Any]) -> None:
+def assert_no_waiter_sleeps_that_could_run(runtime: Runtime, *channels: Channel[Any]) -> None:
     for ch in channels:
         if len(ch) > ch._promised:
             assert ch._receivers.first() is None
@@ -107,7 +107,7 @@ async def test_Y3_a_cancelled_acquire_holds_nothing(runtime: Runtime, kind: str)
             finally:
                 permit.release()
         finally:
-            # Whoever waits behind us must get its turn without any help.
+            # The waiters behind this one must get their turn without any help.
             await asyncio.shield(asyncio.gather(*others))
 
     runs = await sweep(case, lambda run: assert_all_free(runtime), leftovers=8)
@@ -448,7 +448,7 @@ async def one_round(runtime: Runtime, rng: random.Random, tasks: int, cancels: i
             await asyncio.sleep(0)
         if n % 2000 == 0:
             await asyncio.sleep(0)
-            assert_nobody_sleeps_who_could_run(runtime, narrow, wide)
+            assert_no_waiter_sleeps_that_could_run(runtime, narrow, wide)
     stop = True
     for task in crowd:
         task.cancel()

@@ -82,7 +82,7 @@ async def test_receivers_are_served_in_the_order_they_came(runtime: Runtime) -> 
     assert got == [("a", 0), ("b", 1), ("c", 2)]
 
 
-async def test_nobody_overtakes_a_receiver_that_was_woken(runtime: Runtime) -> None:
+async def test_no_receiver_overtakes_one_that_was_woken(runtime: Runtime) -> None:
     ch = channel()
     first = spawn(ch.receive)
     await settle()
@@ -93,7 +93,7 @@ async def test_nobody_overtakes_a_receiver_that_was_woken(runtime: Runtime) -> N
     assert await first == "for the first"
 
 
-async def test_nobody_overtakes_a_sender_that_was_promised_room(runtime: Runtime) -> None:
+async def test_no_sender_overtakes_one_that_was_promised_room(runtime: Runtime) -> None:
     ch = channel(capacity=1)
     ch.try_send(1)
     parked = spawn(ch.send, 2)

@@ -66,7 +66,7 @@ async def select_alone() -> None:
     await channel_select([channel("a"), channel("b")])
 
 
-async def iterate_over_what_nobody_closes() -> None:
+async def iterate_over_a_channel_that_is_never_closed() -> None:
     ch = channel("open")
     ch.try_send(1)
     async for _ in ch:
@@ -240,7 +240,7 @@ async def behind_a_plain_task_that_queued_for_a_mutex() -> None:
 
 
 async def contend(enter: Awaitable[Any]) -> None:
-    """Receive for ever; meanwhile plain asyncio tasks of ours enter "m" one after the other."""
+    """Receive forever; meanwhile plain asyncio tasks of ours enter "m" one after the other."""
 
     async def hold() -> None:
         with await sync_mutex_acquire("m"):
@@ -297,7 +297,7 @@ TRUE_DEADLOCKS: list[Case] = [
     receive_alone,
     send_to_a_full_channel,
     select_alone,
-    iterate_over_what_nobody_closes,
+    iterate_over_a_channel_that_is_never_closed,
     await_a_child_that_receives,
     await_a_child_that_sends,
     join_children_in_a_scope,
@@ -336,7 +336,7 @@ def test_H6_a_true_deadlock_is_raised(
     with pytest.raises(ChannelDeadlock, match="HARN-ORC-012"):
         run(case)
 
-    # Not a timing test of this machine: the promise is one second, a hang would be for ever.
+    # Not a timing test of this machine: the promise is one second, a hang would be forever.
     assert time.monotonic() - began < 10
 
 
@@ -381,7 +381,7 @@ async def a_thread_of_ours(ch: Channel[Any]) -> Callable[[], Any]:
     return go.set
 
 
-async def a_thread_of_somebody(ch: Channel[Any]) -> Callable[[], Any]:
+async def a_foreign_thread(ch: Channel[Any]) -> Callable[[], Any]:
     go = threading.Event()
 
     def work() -> None:
@@ -611,7 +611,7 @@ NEAR_MISSES: list[Arrange] = [
     a_pending_timer,
     a_sleeping_task,
     a_thread_of_ours,
-    a_thread_of_somebody,
+    a_foreign_thread,
     an_executor_call,
     a_subprocess,
     a_socket,
@@ -706,7 +706,7 @@ def test_a_thousand_stuck_tasks_are_counted_not_listed() -> None:
     assert len(str(caught.value)) < 3000
 
 
-def test_whoever_handles_the_error_may_set_the_others_free() -> None:
+def test_a_task_that_handles_the_error_may_wake_the_others() -> None:
     async def main() -> str:
         a, b = channel("a"), channel("b")
 
@@ -802,7 +802,7 @@ def test_background_timers_are_no_hope() -> None:
         run(main)
 
 
-def test_no_timer_is_left_when_nobody_is_blocked() -> None:
+def test_no_timer_is_left_when_no_task_is_blocked() -> None:
     async def main() -> None:
         ch = channel("c")
         sender = spawn(ch.receive)

@@ -29,7 +29,7 @@ async def test_a_message_finds_its_reader_by_name(runtime: Runtime) -> None:
     assert await sent is True
 
 
-async def test_H7_sending_to_nobody_is_false(runtime: Runtime) -> None:
+async def test_H7_sending_to_a_mailbox_that_is_not_there_is_false(runtime: Runtime) -> None:
     box = mailbox_open("box")
     box.close()
 

@@ -254,7 +254,7 @@ async def test_a_cancelled_waiter_leaves_no_section_behind(runtime: Runtime) -> 
     assert all(each.is_idle for each in runtime.service(Mutexes).sections.values())
 
 
-async def test_a_section_left_while_somebody_gets_in_line_is_not_missed(
+async def test_a_section_left_while_a_caller_joins_the_queue_is_not_missed(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A coroutine that is thrown away leaves its section wherever the collector happens to run.
@@ -272,7 +272,7 @@ async def test_a_section_left_while_somebody_gets_in_line_is_not_missed(
         assert len(others) == 1
 
 
-async def test_a_permit_given_back_while_somebody_gets_in_line_is_not_missed(
+async def test_a_permit_released_while_a_caller_joins_the_queue_is_not_missed(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def take() -> Any:
@@ -292,7 +292,7 @@ async def test_a_permit_given_back_while_somebody_gets_in_line_is_not_missed(
     assert not abandoned.release()
 
 
-async def test_sections_that_nobody_is_in_do_not_pile_up(
+async def test_sections_that_are_not_in_use_do_not_pile_up(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.modules[Mutexes.__module__], "MOST_IDLE", 20)

@@ -538,7 +538,7 @@ async def test_a_disowned_permit_outlives_its_scope(runtime: Runtime, asked: boo
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_disowned_permit_is_not_held_by_whoever_runs_next_on_the_same_worker(
+async def test_a_disowned_permit_is_not_held_by_the_next_item_on_the_same_worker(
     runtime: Runtime, kind: Kind
 ) -> None:
     passed_on: list[Permit | None] = []

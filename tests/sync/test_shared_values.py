@@ -295,6 +295,20 @@ async def test_state_of_ended_tasks_does_not_pile_up(
     assert shared_cell("kept") is kept
 
 
+async def test_state_of_a_run_is_kept_as_long_as_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scopes_module, "MOST_PASSING", 20)
+
+    async def child(n: int) -> None:
+        shared_cell("c", scope="task", initial=n)
+
+    async with Runtime(run_id="nightly"):
+        total = shared_cell("total", initial=1)
+        for n in range(100):
+            await parallel(1, child)
+
+        assert shared_cell("total") is total
+
+
 async def test_two_runtimes_share_nothing(runtime: Runtime) -> None:
     shared_cell("c", scope="process", initial=1)
 

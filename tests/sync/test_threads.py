@@ -227,7 +227,9 @@ async def test_Y1_semaphores_and_rwlocks_released_by_threads() -> None:
 
         await in_threads(work)
 
-        for found in sync_metrics():
+        counted = sync_metrics()
+        assert {found.kind for found in counted} == {"semaphore", "rwlock"}
+        for found in counted:
             assert found.acquisition_count == found.release_count == 40 * THREADS
             assert found.current_held == 0
 
@@ -303,7 +305,7 @@ def without_a_turn(coroutine: Any) -> Any:
     return done.value.value
 
 
-async def test_a_thread_hands_a_permit_to_whoever_is_first_in_line() -> None:
+async def test_a_thread_hands_a_permit_to_the_first_waiter() -> None:
     async with Runtime():
         held = await sync_semaphore_acquire("k", 2, permits=2)
         assert held is not None

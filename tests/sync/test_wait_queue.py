@@ -53,7 +53,7 @@ async def test_a_hundred_thousand_cancelled_waiters_leave_in_no_time() -> None:
     assert len(queue) < 1000
 
 
-async def test_a_timeout_is_a_state_and_a_late_grant_finds_nobody(clock: FakeClock) -> None:
+async def test_a_timeout_is_a_state_and_a_late_grant_finds_no_waiter(clock: FakeClock) -> None:
     one = waiter()
     parked = asyncio.ensure_future(park(one, 2.0, clock))
     await asyncio.sleep(0)
@@ -104,7 +104,7 @@ async def test_a_thread_wakes_a_waiter_through_the_loop() -> None:
     assert one.state == GRANTED
 
 
-def test_waking_somebody_whose_loop_is_closed_is_harmless() -> None:
+def test_waking_a_waiter_whose_loop_is_closed_is_harmless() -> None:
     async def main() -> Waiter:
         one = waiter()
         one.future.add_done_callback(lambda _: None)

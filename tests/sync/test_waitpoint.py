@@ -145,7 +145,7 @@ async def test_G7_with_a_store_a_cancelled_wait_leaves_the_others_waiting(lastin
     async with Runtime(storage=lasting_url) as runtime:
         service = runtime.service(Waitpoints)
         patient = asyncio.ensure_future(waitpoint_wait("w"))
-        await settle()  # from here on somebody follows the waitpoint for all of them
+        await settle()  # from here on one task follows the waitpoint for all of them
 
         async def case() -> Waitpoint:
             return await waitpoint_wait("w", "2ms")

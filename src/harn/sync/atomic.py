@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from harn.errors import InvalidOption
-from harn.option_checks import is_whole
+from harn.option_checks import whole_number
 
 
 class Atomic:
@@ -23,7 +22,7 @@ class Atomic:
     __slots__ = ("_lock", "_value")
 
     def __init__(self, value: int) -> None:
-        self._value = _integer("value", value)
+        self._value = whole_number("value", value)
         self._lock = threading.Lock()
 
     def get(self) -> int:
@@ -32,14 +31,14 @@ class Atomic:
 
     def set(self, value: int) -> int:
         """Replace the value; returns the previous one."""
-        new = _integer("value", value)
+        new = whole_number("value", value)
         with self._lock:
             previous, self._value = self._value, new
             return previous
 
     def add(self, n: int = 1) -> int:
         """Add *n*, which may be negative; returns the previous value."""
-        step = _integer("n", n)
+        step = whole_number("n", n)
         with self._lock:
             previous = self._value
             self._value = previous + step
@@ -47,7 +46,7 @@ class Atomic:
 
     def cas(self, expected: int, value: int) -> bool:
         """Replace the value if it is *expected*; tells whether it did."""
-        old, new = _integer("expected", expected), _integer("value", value)
+        old, new = whole_number("expected", expected), whole_number("value", value)
         with self._lock:
             if self._value != old:
                 return False
@@ -56,12 +55,6 @@ class Atomic:
 
     def __repr__(self) -> str:
         return f"<Atomic {self._value}>"
-
-
-def _integer(option: str, value: object) -> int:
-    if not is_whole(value):
-        raise InvalidOption(option, value, "an integer")
-    return value
 
 
 def atomic(value: int = 0) -> Atomic:

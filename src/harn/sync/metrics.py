@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import get_args, overload
 
 from harn.current import current_runtime
-from harn.errors import InvalidOption, did_you_mean
+from harn.option_checks import one_of
 from harn.records import SparseRecord
 from harn.sync.named_permits import Kind, Permits
 from harn.sync.permit_queue import PermitQueue
@@ -63,9 +63,8 @@ def sync_metrics(
     >>> asyncio.run(main())
     1
     """
-    if kind is not None and kind not in get_args(Kind):
-        near = did_you_mean(kind, get_args(Kind))
-        raise InvalidOption("kind", kind, f"one of {', '.join(get_args(Kind))}{near}")
+    if kind is not None:
+        one_of("kind", kind, get_args(Kind))
     named = current_runtime().service(Permits).named
     with guard:
         if kind is not None and key is not None:

@@ -6,6 +6,7 @@ unless it was released before. Keys are per runtime (`named_permits.py`).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from threading import get_ident
 from types import TracebackType
 from typing import Literal, Self, get_args, overload
@@ -44,6 +45,11 @@ class Permit(PermitWaiter):
     # The attributes are set where it is made: the call of an `__init__` would cost more.
     _frame: Frame
     _timeout: float | None = None
+
+    def __dir__(self) -> Iterable[str]:
+        # The rest, such as what it has of a waiter, is for the queue that granted it.
+        public = ("key", "kind", "permits", "release", "released")
+        return [*public, *(name for name in super().__dir__() if name.startswith("_"))]
 
     @property
     def kind(self) -> str:

@@ -84,8 +84,8 @@ def _tenant(own: str | None, asked: str | None) -> str:
 class Namespaces:
     """The named things of one runtime, by kind, scope and key.
 
-    The state of ended tasks and groups is dropped, oldest first, when there are `MOST_PASSING`
-    tasks and groups; everything else is kept as long as the runtime.
+    The state of ended tasks, groups and runs is dropped, oldest first, when there are
+    `MOST_PASSING` of them; everything else is kept as long as the runtime.
     """
 
     def __init__(self, runtime: Runtime) -> None:
@@ -119,8 +119,11 @@ class Namespaces:
         return found
 
     def _drop_the_ended(self) -> None:
-        alive = {task.id for task in self._runtime.tasks}
-        alive |= {task.group_id or task.id for task in self._runtime.tasks}
+        alive = {
+            id
+            for task in self._runtime.tasks
+            for id in (task.id, task.group_id, task.ambient.run_id)
+        }
         ended = [where for where in self._passing if where[1] not in alive]
         for where in ended[: MOST_PASSING // 2]:
             del self._passing[where]

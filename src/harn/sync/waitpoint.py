@@ -72,15 +72,15 @@ class Waitpoints:
             self._ended[id] = outcome
             if len(self._ended) > MOST_ENDED:
                 del self._ended[next(iter(self._ended))]
-            line = self._waiting.pop(id, None)
-            while line is not None and (waiter := line.first()) is not None:
-                line.popleft()
+            waiters = self._waiting.pop(id, None)
+            while waiters is not None and (waiter := waiters.first()) is not None:
+                waiters.popleft()
                 waiter.on = outcome
                 waiter.wake(GRANTED)
             return True
 
     async def wait(self, id: str, seconds: float | None) -> Waitpoint:
-        """Wait until *id* ends, at most *seconds*."""
+        """Wait until *id* ends, at most *seconds*. Cancelling changes nothing for other waiters."""
         found = self._ended.get(id)
         if found is None and self._is_durable and seconds == 0:
             found = await self._look_up(id)
@@ -92,8 +92,8 @@ class Waitpoints:
             if seconds == 0:
                 return Waitpoint("timed_out")
             waiter = Waiter().wait_as("wait", None, asyncio.get_running_loop())
-            line = self._waiting.setdefault(id, WaitQueue())
-            line.append(waiter)
+            waiters = self._waiting.setdefault(id, WaitQueue())
+            waiters.append(waiter)
         if self._is_durable and id not in self._watchers:
             self._watch(id)
         try:
@@ -102,12 +102,12 @@ class Waitpoints:
             with guard:
                 outcome: Waitpoint | None = waiter.on
                 if not waiter.withdraw():
-                    self._leave(id, line)
+                    self._leave(id, waiters)
         return Waitpoint("timed_out") if outcome is None else outcome
 
-    def _leave(self, id: str, line: WaitQueue[Waiter]) -> None:
-        line.note_left()
-        if line.first() is None and self._waiting.get(id) is line:
+    def _leave(self, id: str, waiters: WaitQueue[Waiter]) -> None:
+        waiters.note_left()
+        if waiters.first() is None and self._waiting.get(id) is waiters:
             del self._waiting[id]
             if (watcher := self._watchers.get(id)) is not None:
                 watcher.cancel()
@@ -137,14 +137,14 @@ class Waitpoints:
             del self._watchers[id]
         error = None if watcher.cancelled() else watcher.exception()
         with guard:
-            line = self._waiting.get(id)
-            if line is None or id in self._watchers or self._runtime.closing:
+            waiters = self._waiting.get(id)
+            if waiters is None or id in self._watchers or self._runtime.closing:
                 return
             if error is None:
                 self._watch(id)  # a new waiter came while the last one left
                 return
-            while (waiter := line.first()) is not None:
-                line.popleft()
+            while (waiter := waiters.first()) is not None:
+                waiters.popleft()
                 waiter.state = GONE
                 waiter.future.set_exception(error)
 
