@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import contextvars
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from harn import (
     sleep,
     supervisor_start,
 )
+from harn.clock import SystemClock, Timer
 from harn.storage import Store
 from harn.storage.leases import TakenLease, release_lease, take_lease
 from harn.testing import FakeClock
@@ -243,6 +244,45 @@ async def test_leases_are_renewed_on_a_thread_of_their_own_in_real_time(
             await asyncio.sleep(0.005)
     assert watch.ledger == ["+a1", "-a1", "+b2", "-b2"]
     assert "harn-heartbeat" not in {thread.name for thread in threading.enumerate()}
+
+
+class ShiftedClock:
+    """A program's own clock, whose seconds count from another moment than the system's."""
+
+    is_fake = False
+
+    def __init__(self) -> None:
+        self._system = SystemClock()
+        self.activity = self._system.activity
+
+    def now_ms(self) -> int:
+        return self._system.now_ms()
+
+    def monotonic(self) -> float:
+        return self._system.monotonic() - 1000.0
+
+    def call_at(
+        self, when: float, wake: Callable[[], object], *, background: bool = False
+    ) -> Timer:
+        return self._system.call_at(when + 1000.0, wake, background=background)
+
+
+async def test_a_lease_is_waited_for_in_the_time_of_its_renewals(
+    tmp_path: Path, watch: Watch
+) -> None:
+    async with Runtime(storage=f"sqlite:///{tmp_path}/s.sqlite", clock=ShiftedClock()):
+        first = await watch.start("a")
+        while not watch.ledger:
+            await asyncio.sleep(0.005)
+        second = await watch.start("b")
+        while second.state().children[0].current_wait_reason != "lease":
+            await asyncio.sleep(0.005)
+        await first.stop()
+        async with asyncio.timeout(20):
+            while len(watch.ledger) < 3:
+                await asyncio.sleep(0.005)
+
+    assert watch.ledger == ["+a1", "-a1", "+b2", "-b2"]
 
 
 async def test_a_claim_that_another_process_may_end_rules_a_deadlock_out(

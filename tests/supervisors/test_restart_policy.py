@@ -11,8 +11,8 @@ from harn.supervisors.restart_policy import (
     Again,
     CircuitOpen,
     GiveUp,
-    History,
     Outcome,
+    RestartHistory,
     affected,
     after_exit,
     backoff_ms,
@@ -36,7 +36,7 @@ from harn.supervisors.spec import Mode, Policy, Restart, Strategy
 def test_the_mode_decides_whether_an_exit_is_answered(
     mode: Mode, outcome: Outcome, expected: Any
 ) -> None:
-    assert after_exit(Restart(mode=mode).policy, outcome, History(), 7.0) == expected
+    assert after_exit(Restart(mode=mode).policy, outcome, RestartHistory(), 7.0) == expected
 
 
 @pytest.mark.parametrize(
@@ -80,8 +80,8 @@ def test_U2_a_delay_lies_between_its_power_and_its_jitter(
 
 def test_one_allowed_restart_means_one_restart() -> None:
     policy = Restart(max_restarts=1).policy
-    first = after_exit(policy, "failed", History(), 0.0)
-    history = restart_noted(exit_noted(History(), policy, first, 0.0), policy, 0.0)
+    first = after_exit(policy, "failed", RestartHistory(), 0.0)
+    history = restart_noted(exit_noted(RestartHistory(), policy, first, 0.0), policy, 0.0)
 
     second = after_exit(policy, "failed", history, 1.0)
 
@@ -90,7 +90,7 @@ def test_one_allowed_restart_means_one_restart() -> None:
 
 def test_an_exit_that_left_the_window_is_forgotten() -> None:
     policy = Restart(max_restarts=1, window_ms="1m").policy
-    history = History(restart_count=1, exits=(0.0,), restarts=(0.0,))
+    history = RestartHistory(restart_count=1, exits=(0.0,), restarts=(0.0,))
 
     assert after_exit(policy, "failed", history, 59.9) == GiveUp("spent")
     assert after_exit(policy, "failed", history, 60.0) == Again(60.0, 0)
@@ -99,23 +99,23 @@ def test_an_exit_that_left_the_window_is_forgotten() -> None:
 def test_a_window_of_zero_counts_over_the_whole_life() -> None:
     policy = Restart(max_restarts=2, window_ms=0).policy
 
-    assert isinstance(after_exit(policy, "failed", History(restart_count=1), 1e9), Again)
-    assert after_exit(policy, "failed", History(restart_count=2), 1e9) == GiveUp("spent")
+    assert isinstance(after_exit(policy, "failed", RestartHistory(restart_count=1), 1e9), Again)
+    assert after_exit(policy, "failed", RestartHistory(restart_count=2), 1e9) == GiveUp("spent")
 
 
 def test_a_spent_budget_opens_the_circuit_and_clears_the_counters() -> None:
     policy = Restart(max_restarts=0, circuit_open_ms="5m").policy
-    history = History(restart_count=3, exits=(1.0,), restarts=(1.0,))
+    history = RestartHistory(restart_count=3, exits=(1.0,), restarts=(1.0,))
 
     decision = after_exit(policy, "failed", history, 10.0)
 
     assert decision == CircuitOpen(310.0)
-    assert exit_noted(history, policy, decision, 10.0) == History(0, (), (1.0,))
+    assert exit_noted(history, policy, decision, 10.0) == RestartHistory(0, (), (1.0,))
 
 
 def test_a_trial_is_charged_to_the_budget() -> None:
     policy = Restart(max_restarts=1, window_ms=1000, circuit_open_ms=5000).policy
-    after_trial = restart_noted(History(), policy, 5.0)
+    after_trial = restart_noted(RestartHistory(), policy, 5.0)
 
     assert after_exit(policy, "failed", after_trial, 5.5) == CircuitOpen(10.5)
     assert after_exit(policy, "failed", after_trial, 6.0) == Again(6.0, 0)
@@ -138,7 +138,7 @@ policies = st.builds(
 def test_U1_no_window_holds_more_restarts_than_allowed(
     policy: Policy, index: int, lives: list[float]
 ) -> None:
-    history, now, restarts = History(), 0.0, []
+    history, now, restarts = RestartHistory(), 0.0, []
     for life in lives:
         now += life
         decision = after_exit(policy, "failed", history, now, index=index)

@@ -7,6 +7,7 @@ import contextvars
 import itertools
 import logging
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -752,7 +753,7 @@ async def test_what_a_child_raises_harms_only_that_child(runtime: Runtime) -> No
 
     assert [child.status for child in state.children] == ["failed"] * 3
     assert [child.last_error for child in state.children] == [
-        "Nasty",
+        "Nasty: (its message cannot be shown)",
         "HarnError: the child called sys.exit(3)",
         "TaskCancelled: task task_root:supervisor:1:child:3 was cancelled",
     ]
@@ -778,7 +779,19 @@ async def test_a_value_that_a_child_returns_is_told(runtime: Runtime) -> None:
     assert [e.message for e in sup.events() if e.kind == "child_output"] == ["{'done': 3}"]
 
 
-async def test_context_is_inherited_from_whoever_started_the_supervisor() -> None:
+async def test_the_log_has_a_returned_text_that_utf_8_cannot_encode(tmp_path: Path) -> None:
+    async def work(ctx: ChildContext) -> str:
+        return "done \ud800"
+
+    async with Runtime(state_dir=tmp_path):
+        sup = await supervisor_start(children=[Child("a", work)])
+        await sup.wait()
+        logged = await event_log_read("supervisor.lifecycle")
+
+    assert [e.payload["message"] for e in logged if e.kind == "child_output"] == ["done ?"]
+
+
+async def test_context_is_inherited_from_the_task_that_started_the_supervisor() -> None:
     seen = []
 
     async def work(ctx: ChildContext) -> None:
@@ -805,7 +818,7 @@ async def test_nothing_is_left_of_many_supervisors_that_ended(runtime: Runtime) 
 
     registry = runtime.service(Supervisors)
     assert not registry._live
-    assert not registry._members
+    assert not registry._children
     assert len(runtime_context().debug.supervisors) == 100
 
 

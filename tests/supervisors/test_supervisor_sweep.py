@@ -1,4 +1,4 @@
-"""Cancel whoever uses a supervisor at every await: nothing may be left running."""
+"""Cancel the user of a supervisor at every await: nothing may be left running."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.sweep import Run, sweep
 
 
 class Hall:
-    """Who is in; asserts that everybody leaves."""
+    """The children that are running; asserts that all have ended."""
 
     def __init__(self) -> None:
         self.inside: list[str] = []

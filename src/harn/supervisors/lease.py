@@ -65,22 +65,25 @@ class LeaseClaim:
         """The fencing token, while the lease is held."""
         self._runtime = runtime
         self._clock = runtime.service(Heartbeat).clock
-        """The clock that the heartbeat renews by."""
+        """The clock that the heartbeat renews by: the program's own may tell another time."""
         self._store = store
         self._ttl_ms = cast(int, lease.ttl_ms)
         self._won = won
         self._lost = lost
         self._is_released = False
         self._is_lost = False
-        self._bell: asyncio.Future[None] | None = None
+        self._wakeup: asyncio.Future[None] | None = None
 
     def release(self) -> None:
         """Ask `run` to stop waiting for the lease or to release it, and to return."""
         self._is_released = True
-        self._ring()
+        self._wake()
 
     async def run(self) -> None:
-        """Wait for the lease, hold it, and release it after `release`."""
+        """Wait for the lease, hold it, and release it after `release`.
+
+        Cancelling does not release it: it expires.
+        """
         try:
             await self._take_and_hold()
         except Exception:
@@ -150,22 +153,22 @@ class LeaseClaim:
             logger.warning("the lease %r expires by itself: %s", self.lease.name, error)
 
     async def _pause(self, until: float | None) -> None:
-        """Wait until *until*, or until the lease is released or lost."""
+        """Wait until *until* of the heartbeat's clock, or until the lease is released or lost."""
         if self._is_released:
             return
-        bell = self._bell = asyncio.get_running_loop().create_future()
-        clock = self._runtime.clock
-        timer = None if until is None else clock.call_at(until, partial(resolve, bell))
+        wakeup = self._wakeup = asyncio.get_running_loop().create_future()
+        wake = partial(resolve, wakeup)
+        timer = None if until is None else self._clock.call_at(until, wake)
         try:
-            await bell
+            await wakeup
         finally:
-            self._bell = None
+            self._wakeup = None
             if timer is not None:
                 timer.cancel()
 
-    def _ring(self) -> None:
-        if self._bell is not None:
-            resolve(self._bell)
+    def _wake(self) -> None:
+        if self._wakeup is not None:
+            resolve(self._wakeup)
 
     def _win(self, epoch: int) -> None:
         if not self._is_released:
@@ -176,7 +179,7 @@ class LeaseClaim:
         if not self._is_released:
             self.epoch = None
             self._is_lost = True
-            self._ring()
+            self._wake()
             self._lost()
 
 

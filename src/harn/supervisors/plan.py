@@ -1,10 +1,10 @@
 """What a supervisor does next, and when it decides again: a pure decision over its children.
 
-A *condemned* child must end, because the supervisor stops or because it is restarted with a
-sibling. Condemned children end one at a time, from right to left: each is asked to stop, cancelled
-when its share of the time is over, and skipped if it does not end even then. A *waiting* child
-starts when it is due, from left to right: not while a condemned child of its batch still runs, and
-not before its left neighbour in the batch.
+A child must end because the supervisor stops, or because it is restarted with a sibling. Such
+children end one at a time, from right to left: each is asked to stop, cancelled when its share of
+the time is over, and skipped if it does not end even then. A child that waits starts when it is
+due, from left to right: not while a child of its batch has still to end, and not before its left
+neighbour in the batch.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ class PlannedChild(Protocol):
 
     alive: bool
     """Its task has not ended yet."""
-    condemned: bool
+    must_end: bool
+    """Its end is planned."""
     asked: bool
+    """It was asked to stop."""
     cancelled: bool
-    passed_by: bool
+    skipped: bool
     """It was cancelled and did not end in time."""
     until: float
     """When the time to end is over, after it was asked or cancelled."""
@@ -39,19 +41,19 @@ class PlannedChild(Protocol):
 
 
 @dataclass(slots=True)
-class Plan:
+class SupervisorPlan:
     """What to do now, by the children's indexes, and when to plan again."""
 
     ask: int | None = None
     cancel: int | None = None
-    pass_by: int | None = None
+    skip: int | None = None
     start: list[int] = field(default_factory=list)
-    look_again: float = math.inf
+    again_at: float = math.inf
 
 
-def make_plan(children: Sequence[PlannedChild], now: float) -> Plan:
+def make_plan(children: Sequence[PlannedChild], now: float) -> SupervisorPlan:
     """Decide what to do with *children* at *now*."""
-    plan = Plan()
+    plan = SupervisorPlan()
     _plan_the_end(plan, children, now)
     _plan_the_start(plan, children, now)
     return plan
@@ -67,31 +69,31 @@ def is_due(when: float, now: float) -> bool:
     return now >= when - TIMER_TOLERANCE
 
 
-def _plan_the_end(plan: Plan, children: Sequence[PlannedChild], now: float) -> None:
+def _plan_the_end(plan: SupervisorPlan, children: Sequence[PlannedChild], now: float) -> None:
     for index in range(len(children) - 1, -1, -1):
         child = children[index]
-        if not (child.condemned and child.alive) or child.passed_by:
+        if not (child.must_end and child.alive) or child.skipped:
             continue
         if not child.asked:
             plan.ask = index
         elif not is_due(child.until, now):
-            plan.look_again = child.until
+            plan.again_at = child.until
         elif child.cancelled:
-            plan.pass_by = index
+            plan.skip = index
         else:
             plan.cancel = index
         return
 
 
-def _plan_the_start(plan: Plan, children: Sequence[PlannedChild], now: float) -> None:
-    held = {child.batch for child in children if child.alive and child.condemned}
-    held.discard(None)
+def _plan_the_start(plan: SupervisorPlan, children: Sequence[PlannedChild], now: float) -> None:
+    blocked = {child.batch for child in children if child.alive and child.must_end}
+    blocked.discard(None)
     for index, child in enumerate(children):
-        if child.at is None or child.alive or child.batch in held:
+        if child.at is None or child.alive or child.batch in blocked:
             continue
         if is_due(child.at, now):
             plan.start.append(index)
             continue
-        plan.look_again = min(plan.look_again, child.at)
+        plan.again_at = min(plan.again_at, child.at)
         if child.batch is not None:
-            held.add(child.batch)
+            blocked.add(child.batch)

@@ -163,13 +163,3 @@ class SupervisorEvent(Record):
     child: str | None
     kind: str
     message: str
-
-
-def describe(error: BaseException) -> str:
-    """Return the type and text of *error*, at most 2,000 characters."""
-    try:
-        text = str(error)
-    except Exception:  # an exception whose __str__ raises
-        text = ""
-    name = type(error).__name__
-    return (f"{name}: {text}" if text else name)[:2000]

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from harn import topics
-from harn.context import Task
+from harn.context import Task, add_cleanup
 from harn.current import current_frame, current_runtime
 from harn.duration import Duration
 from harn.errors import HarnError
@@ -53,7 +53,8 @@ async def supervisor_start(
     children without one. *shutdown_ms* is the time that they have to end when asked to stop.
 
     The supervisor runs until it is stopped or no child will be started again. It ends at the latest
-    with the runtime, or with the supervised child that called this.
+    with the runtime, or with the supervised child that called this. It starts without waiting, so
+    no cancel leaves half of the children behind.
 
     >>> import harn
     >>> async def work(ctx) -> None:
@@ -81,7 +82,7 @@ class Supervisors:
         self._number = 0
         self._live: dict[Supervisor, SupervisedChild | None] = {}
         self._ended: deque[Supervisor] = deque(maxlen=ENDED_KEPT)
-        self._members: dict[Task, SupervisedChild] = {}
+        self._children: dict[Task, SupervisedChild] = {}
         self._counts: Counter[str] = Counter()
         self._threads = runner_for(runtime, "auto", MOST_THREADS)
         self._leases: Leases | None = None
@@ -108,18 +109,16 @@ class Supervisors:
         if parent is not None:
             parent.inner.append(supervisor)
             assert parent.frame is not None
-            if parent.frame.cleanups is None:
-                parent.frame.cleanups = {}
-            parent.frame.cleanups[supervisor] = supervisor.stop
-        supervisor.begin()
+            add_cleanup(parent.frame, supervisor, supervisor.stop)
+        supervisor._begin()
         return supervisor
 
     def _parent(self) -> SupervisedChild | None:
         """Return the supervised child whose task, or whose descendant's task, calls this."""
         task: Task | None = current_frame().task
         while task is not None:
-            if (member := self._members.get(task)) is not None and member.alive:
-                return member
+            if (child := self._children.get(task)) is not None and child.alive:
+                return child
             task = task.parent
         return None
 
@@ -127,13 +126,13 @@ class Supervisors:
         """Return an async function that runs *task*; a plain one runs on a worker thread."""
         return task if is_async_callable(task) else self._threads.bind(task)
 
-    def remember(self, task: Task, member: SupervisedChild) -> None:
-        """Remember that *member* runs *task*."""
-        self._members[task] = member
+    def remember(self, task: Task, child: SupervisedChild) -> None:
+        """Remember that *child* runs *task*."""
+        self._children[task] = child
 
     def forget(self, task: Task) -> None:
         """Forget *task*, which has ended."""
-        self._members.pop(task, None)
+        self._children.pop(task, None)
 
     def ended(self, supervisor: Supervisor) -> None:
         """Forget *supervisor*, here and in its parent."""
@@ -173,7 +172,7 @@ class Supervisors:
         now = self.runtime.clock.monotonic()
         top = [each for each, parent in self._live.items() if parent is None]
         for supervisor in reversed(top):
-            supervisor.request_stop(now)
+            supervisor._request_stop(now)
         for supervisor in reversed(top):
             await supervisor.wait()
         if self._leases is not None:

@@ -23,7 +23,7 @@ Outcome = Literal["clean", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class RestartHistory:
     """What counts against a child's budget; times are monotonic seconds, oldest first."""
 
     restart_count: int = 0
@@ -60,7 +60,7 @@ Decision = Again | CircuitOpen | GiveUp
 
 
 def after_exit(
-    policy: Policy, outcome: Outcome, history: History, now: float, *, index: int = 0
+    policy: Policy, outcome: Outcome, history: RestartHistory, now: float, *, index: int = 0
 ) -> Decision:
     """Decide what follows *outcome*; the jitter depends on *index*, the child's position."""
     if policy.mode == "never" or (policy.mode == "on_failure" and outcome == "clean"):
@@ -74,7 +74,7 @@ def after_exit(
     return GiveUp("spent")
 
 
-def has_budget(policy: Policy, history: History, now: float, at: float) -> bool:
+def has_budget(policy: Policy, history: RestartHistory, now: float, at: float) -> bool:
     """Tell whether the child that ended *now* may be started again at *at*."""
     most = policy.max_restarts
     if most is None:
@@ -105,7 +105,9 @@ def backoff_ms(policy: Policy, restart_count: int, index: int) -> int:
     return min(math.floor(base * policy.factor**restart_count + 0.5), cap) + jitter
 
 
-def exit_noted(history: History, policy: Policy, decision: Decision, now: float) -> History:
+def exit_noted(
+    history: RestartHistory, policy: Policy, decision: Decision, now: float
+) -> RestartHistory:
     """Return *history* after an exit that led to *decision*."""
     if isinstance(decision, CircuitOpen):
         return replace(history, restart_count=0, exits=())
@@ -115,7 +117,7 @@ def exit_noted(history: History, policy: Policy, decision: Decision, now: float)
     return replace(history, restart_count=history.restart_count + 1, exits=exits)
 
 
-def restart_noted(history: History, policy: Policy, now: float) -> History:
+def restart_noted(history: RestartHistory, policy: Policy, now: float) -> RestartHistory:
     """Return *history* after a restart for the child's own exit took place *now*."""
     return replace(history, restarts=_recent((*history.restarts, now), policy, now))
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
 from harn.duration import Duration, to_ms
 from harn.errors import InvalidOption, did_you_mean
-from harn.naming import check_name
+from harn.naming import check_printable_name
 from harn.option_checks import is_number, is_whole
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Lease:
     ttl_ms: Duration = LEASE_TTL_MS
 
     def __post_init__(self) -> None:
-        _check_name("active_lease", self.name)
+        check_printable_name("active_lease", self.name, LONGEST_NAME)
         ttl_ms = to_ms(self.ttl_ms, "ttl_ms")
         if ttl_ms < SHORTEST_TTL_MS:
             raise InvalidOption("ttl_ms", self.ttl_ms, f"at least {SHORTEST_TTL_MS} ms")
@@ -141,8 +141,8 @@ class Child:
 
     def __post_init__(self) -> None:
         keep = object.__setattr__
-        _check_name("name", self.name)
-        _check_name("kind", self.kind)
+        check_printable_name("name", self.name, LONGEST_NAME)
+        check_printable_name("kind", self.kind, LONGEST_NAME)
         if not _takes_a_context(self.task):
             raise InvalidOption("task", self.task, "a function that takes the child's context")
         if self.restart is not None:
@@ -184,7 +184,7 @@ def read_spec(
 ) -> SupervisorSpec:
     """Check the arguments of `supervisor_start`; raise `InvalidOption` that names a wrong one."""
     if name is not None:
-        _check_name("name", name)
+        check_printable_name("name", name, LONGEST_NAME)
     default = read_restart(restart) if restart is not None else Restart()
     return SupervisorSpec(
         name,
@@ -265,15 +265,6 @@ def _word(option: str, value: object, known: tuple[str, ...]) -> str:
 
 def _plain(text: str) -> str:
     return text.strip().lower().replace("-", "_").replace(" ", "_")
-
-
-def _check_name(option: str, value: object) -> None:
-    accepted = f"1 to {LONGEST_NAME} printable characters"
-    if not isinstance(value, str) or not 0 < len(value) <= LONGEST_NAME:
-        raise InvalidOption(option, value, accepted)
-    if not value.isprintable() or not value.strip():
-        raise InvalidOption(option, value, accepted)
-    check_name(option, value, LONGEST_NAME)
 
 
 def _takes_a_context(task: object) -> bool:

@@ -9,7 +9,7 @@ from harn.context import Frame, Task
 from harn.graceful_stop import request_stop
 from harn.supervisors.plan import GRACE
 from harn.supervisors.records import ChildContext, ChildState, ChildStatus, WaitReason
-from harn.supervisors.restart_policy import History, restart_noted
+from harn.supervisors.restart_policy import RestartHistory, restart_noted
 from harn.supervisors.spec import ChildSpec
 from harn.tasks import TaskHandle, launch
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from harn.supervisors.lease import LeaseClaim
     from harn.supervisors.supervisor import Supervisor
 
-Why = Literal["stop", "propagation", "lease"]
+EndReason = Literal["stop", "propagation", "lease"]
 
 
 class SupervisedChild:
@@ -27,6 +27,7 @@ class SupervisedChild:
     """
 
     __slots__ = (
+        "abandon_at",
         "alive",
         "asked",
         "at",
@@ -35,19 +36,19 @@ class SupervisedChild:
         "by",
         "call",
         "cancelled",
-        "charged",
         "claim",
-        "condemned",
+        "counts_in_budget",
+        "end_reason",
         "escalated",
         "frame",
         "handle",
         "history",
         "inner",
-        "last_call",
         "last_error",
+        "must_end",
         "next_restart_ms",
-        "passed_by",
         "restart_count",
+        "skipped",
         "spec",
         "started",
         "status",
@@ -55,7 +56,6 @@ class SupervisedChild:
         "trial",
         "until",
         "wait_reason",
-        "why",
     )
 
     def __init__(self, supervisor: Supervisor, spec: ChildSpec, call: Any) -> None:
@@ -66,11 +66,11 @@ class SupervisedChild:
         self.wait_reason: WaitReason | None = None
         self.last_error: str | None = None
         self.next_restart_ms: int | None = None
-        self.history: History = History()
+        self.history: RestartHistory = RestartHistory()
         self.restart_count: int = 0
         self.attempt: int = 0
         self.started: bool = False
-        self.charged: bool = False
+        self.counts_in_budget: bool = False
         """Whether its next start is a restart for its own exit, which counts in its budget."""
         self.trial: bool = False
         """Whether its next start is the trial after an open circuit."""
@@ -86,32 +86,32 @@ class SupervisedChild:
         self.alive: bool = False
         self.at: float | None = None
         self.batch: int | None = None
-        self.spare()
+        self.withdraw_end()
 
-    def spare(self) -> None:
-        """Undo `condemn`: the child no longer has to end."""
-        self.condemned: bool = False
-        self.why: Why = "stop"
+    def withdraw_end(self) -> None:
+        """Undo `plan_end`: the child no longer has to end."""
+        self.must_end: bool = False
+        self.end_reason: EndReason = "stop"
         self.asked: bool = False
         self.cancelled: bool = False
-        self.passed_by: bool = False
+        self.skipped: bool = False
         self.by: float = 0.0
         self.until: float = 0.0
-        self.last_call: float = 0.0
+        self.abandon_at: float = 0.0
 
-    def condemn(self, why: Why, by: float) -> None:
+    def plan_end(self, end_reason: EndReason, by: float) -> None:
         """Plan its end, *by* that time if possible; a stop overrides other reasons."""
-        if self.condemned:
+        if self.must_end:
             self.by = min(self.by, by)
             if self.asked and not self.cancelled:
                 self.until = min(self.until, by)
-            if why == "stop":
-                last_call = by + GRACE
-                if self.why == "stop":
-                    last_call = min(self.last_call, last_call)
-                self.why, self.last_call = why, last_call
+            if end_reason == "stop":
+                abandon_at = by + GRACE
+                if self.end_reason == "stop":
+                    abandon_at = min(self.abandon_at, abandon_at)
+                self.end_reason, self.abandon_at = end_reason, abandon_at
             return
-        self.condemned, self.why, self.by = True, why, by
+        self.must_end, self.end_reason, self.by = True, end_reason, by
 
     def ask(self, until: float) -> None:
         """Ask it to stop until *until*, and the supervisors that it started too."""
@@ -119,9 +119,9 @@ class SupervisedChild:
         self.asked = True
         self.status = "draining"
         self.until = until
-        request_stop(self.handle.task)
+        request_stop(self.handle._task)
         for inner in list(self.inner):
-            inner.request_stop(until)
+            inner._request_stop(until)
 
     def cancel(self, now: float, patience: float) -> None:
         """Cancel it; the next child is asked after *patience* seconds at the latest."""
@@ -129,17 +129,17 @@ class SupervisedChild:
         self.asked = self.cancelled = True
         self.status = "draining"
         self.until = now + patience
-        self.last_call = max(now + GRACE, self.by)
+        self.abandon_at = max(now + GRACE, self.by)
         for inner in list(self.inner):
-            inner.request_stop(now)
+            inner._request_stop(now)
         self.handle.cancel()
 
     def launch(self, task: Task, now: float, live: Callable[..., Awaitable[Any]]) -> None:
         """Start it as *task*; a restart for its own exit is recorded in its budget."""
-        if self.charged:
+        if self.counts_in_budget:
             self.history = restart_noted(self.history, self.spec.policy, now)
         self.attempt += not self.trial
-        self.charged = self.trial = False
+        self.counts_in_budget = self.trial = False
         self.batch = None
         self.started = self.alive = True
         self.status, self.wait_reason = "running", None
@@ -172,7 +172,7 @@ class SupervisedChild:
         if self.at is None or at > self.at:
             self.at, self.next_restart_ms = at, at_ms
 
-    def rest(self, status: ChildStatus, reason: WaitReason | None = None) -> None:
+    def stay_ended(self, status: ChildStatus, reason: WaitReason | None = None) -> None:
         """Leave it ended with *status*; it is not started again."""
         self.status, self.wait_reason = status, reason
         self.at = self.next_restart_ms = self.batch = None
@@ -206,7 +206,7 @@ class SupervisedChild:
 
     def child_ended(self, handle: TaskHandle[Any], error: BaseException | None) -> None:
         """Tell the supervisor that the child's task has ended."""
-        self.supervisor.child_ended(self, handle)
+        self.supervisor._child_ended(self, handle)
 
     def child_failed(self, error: BaseException) -> None:
         """Do nothing: `child_ended` has handled the failure."""

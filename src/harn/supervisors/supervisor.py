@@ -19,19 +19,18 @@ from harn.clock import Timer, resolve
 from harn.context import Task
 from harn.current import current_frame
 from harn.duration import Duration, to_seconds
-from harn.errors import HarnError, InvalidOption
+from harn.error_text import error_text, message_of, repr_of
+from harn.errors import HarnError
 from harn.graceful_stop import parked
-from harn.option_checks import is_number
 from harn.runtime import Runtime
 from harn.supervisors.exits import Exits
-from harn.supervisors.plan import GRACE, Plan, is_due, make_plan, share
+from harn.supervisors.plan import GRACE, SupervisorPlan, is_due, make_plan, share
 from harn.supervisors.records import (
     ENDED,
     ChildContext,
     SupervisorEvent,
     SupervisorState,
     SupervisorStatus,
-    describe,
 )
 from harn.supervisors.spec import SupervisorSpec
 from harn.supervisors.supervised_child import SupervisedChild
@@ -44,6 +43,10 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger("harn.supervisors")
 
+LONGEST_ERROR = 2000
+"""The most characters of a child's error in an event."""
+LONGEST_OUTPUT = 500
+"""The most characters of a child's return value in an event."""
 CLAIM_AGAIN = 0.5
 """Seconds after which a lease is claimed again when its claim has failed."""
 
@@ -89,11 +92,11 @@ class Supervisor:
         self._forced = False
         self._timer: Timer | None = None
         self._waiters: list[asyncio.Future[None]] = []
-        self._members = [
-            SupervisedChild(self, child, registry.bind(child.task)) for child in spec.children
+        self._children = [
+            SupervisedChild(self, each, registry.bind(each.task)) for each in spec.children
         ]
         self._events = SupervisorEvents(self._runtime, self.id, registry.noted)
-        self._exits = Exits(self._runtime, spec, self._members, self._events)
+        self._exits = Exits(self._runtime, spec, self._children, self._events)
 
     # -- for users ---------------------------------------------------------------------------
 
@@ -101,9 +104,9 @@ class Supervisor:
         """Return the state of the supervisor and its children; after the end, the final state."""
         if self._final is not None:
             return self._final
-        children = tuple(member.state() for member in self._members)
+        states = tuple(child.state() for child in self._children)
         metrics = self._events.metrics()
-        return SupervisorState(self.id, self.name, self._status, self.strategy, metrics, children)
+        return SupervisorState(self.id, self.name, self._status, self.strategy, metrics, states)
 
     def events(self) -> list[SupervisorEvent]:
         """Return the latest 10,000 events, oldest first."""
@@ -121,7 +124,7 @@ class Supervisor:
         """
         self._runtime.check_here()
         seconds = self._spec.shutdown if timeout is None else to_seconds(timeout, "timeout")
-        self.request_stop(self._now() + seconds)
+        self._request_stop(self._now() + seconds)
         return await self.wait()
 
     async def wait(self) -> SupervisorState:
@@ -138,7 +141,7 @@ class Supervisor:
                 await self._ends(waiter)
         return self.state()
 
-    async def live(self) -> None:
+    async def _wait_as_child(self) -> None:
         """Wait until it has ended, for the child that returned it.
 
         A stop of that child does not interrupt this wait: the child stops this supervisor too.
@@ -157,98 +160,96 @@ class Supervisor:
 
     # -- for the registry, parents and children -----------------------------------------------
 
-    def begin(self) -> None:
+    def _begin(self) -> None:
         """Start the children."""
         self._events.note(None, "supervisor_started")
         now = self._now()
-        for member in self._members:
-            member.at = now
+        for child in self._children:
+            child.at = now
         self._advance()
 
-    def request_stop(self, by: float) -> None:
+    def _request_stop(self, by: float) -> None:
         """Stop every child, *by* that time if possible; returns at once.
 
         *by* is a time of the runtime's monotonic clock.
         """
-        if not is_number(by) or not abs(by) < 1e12:
-            raise InvalidOption("by", by, "a time of the runtime's monotonic clock, in seconds")
         if self._final is not None:
             return
         if self._ending is None:
             self._ending, self._status = "stopped", "draining"
             self._events.note(None, "supervisor_stopping")
-        self._condemn_all(by)
+        self._end_all(by)
         self._advance()
 
-    def inner_escalated(self, member: SupervisedChild, error: BaseException) -> None:
-        """Fail *member*, because a supervisor that it started escalated *error*."""
-        if member.handle is not None:
-            member.escalated = error
-            member.handle.cancel()
+    def _inner_escalated(self, child: SupervisedChild, error: BaseException) -> None:
+        """Fail *child*, because a supervisor that it started escalated *error*."""
+        if child.handle is not None:
+            child.escalated = error
+            child.handle.cancel()
 
-    def child_ended(self, member: SupervisedChild, handle: TaskHandle[Any]) -> None:
-        """Note that *member*'s task has ended, and apply the consequences."""
-        self._registry.forget(handle.task)
-        told = member.condemned or self._runtime.closing
-        outcome = handle.outcome()
-        if member.escalated is not None:
-            outcome, member.escalated = Err(member.escalated), None
-        elif told and handle.status == "cancelled":
+    def _child_ended(self, child: SupervisedChild, handle: TaskHandle[Any]) -> None:
+        """Note that *child*'s task has ended, and apply the consequences."""
+        self._registry.forget(handle._task)
+        must_end = child.must_end or self._runtime.closing
+        outcome = handle._outcome()
+        if child.escalated is not None:
+            outcome, child.escalated = Err(child.escalated), None
+        elif must_end and handle.status == "cancelled":
             outcome = Ok(None)
         # A child that ended with the `TaskCancelled` of a graceful stop has drained.
-        drained = told and handle.status == "cancelled" and not member.cancelled
+        drained = must_end and handle.status == "cancelled" and not child.cancelled
         clean = isinstance(outcome, Ok) and (handle.status == "completed" or drained)
         if isinstance(outcome, Err):
             logger.warning(
                 "supervisor %r: child %r failed: %s",
-                *(self.name, member.spec.name, describe(outcome.error)),
+                *(self.name, child.spec.name, error_text(outcome.error, LONGEST_ERROR)),
                 exc_info=outcome.error,
                 extra=FAILED_WORK,
             )
-        member.ended()
+        child.ended()
         if self._final is not None:
             return
         error = outcome.error if isinstance(outcome, Err) else None
         if isinstance(outcome, Err):
             self._events.counters["failed"] += 1
-            member.last_error = describe(outcome.error)
-            self._events.note(member, "child_failed", member.last_error)
+            child.last_error = error_text(outcome.error, LONGEST_ERROR)
+            self._events.note(child, "child_failed", child.last_error)
         elif clean:
             self._events.counters["stopped"] += 1
-            member.last_error = None
+            child.last_error = None
             if outcome.value is not None:
-                self._events.note(member, "child_output", _shown(outcome.value))
-        self._follow(member, error, told)
+                self._events.note(child, "child_output", _output(outcome.value))
+        self._follow(child, error, must_end)
         self._advance()
 
-    def _follow(self, member: SupervisedChild, error: BaseException | None, told: bool) -> None:
-        if told and (self._ending is not None or self._runtime.closing):
+    def _follow(self, child: SupervisedChild, error: BaseException | None, must_end: bool) -> None:
+        if must_end and (self._ending is not None or self._runtime.closing):
             if error is None:
-                message = "forced" if member.cancelled else "drained"
-                self._events.note(member, "child_stopped", message)
-            member.spare()
-            member.rest("stopped" if error is None else "failed")
-        elif told:
-            self._exits.ended_as_told(member, "clean" if error is None else "failed")
+                message = "forced" if child.cancelled else "drained"
+                self._events.note(child, "child_stopped", message)
+            child.withdraw_end()
+            child.stay_ended("stopped" if error is None else "failed")
+        elif must_end:
+            self._exits.ended_on_request(child, "clean" if error is None else "failed")
         elif error is not None and self.strategy == "escalate_to_parent":
-            self._escalate(member, error)
+            self._escalate(child, error)
         elif error is not None:
-            self._exits.ended_by_itself(member, "failed")
+            self._exits.ended_by_itself(child, "failed")
         else:
-            self._events.note(member, "child_stopped", "completed")
-            self._exits.ended_by_itself(member, "clean")
+            self._events.note(child, "child_stopped", "completed")
+            self._exits.ended_by_itself(child, "clean")
 
-    def _escalate(self, member: SupervisedChild, error: BaseException) -> None:
+    def _escalate(self, child: SupervisedChild, error: BaseException) -> None:
         self._events.counters["escalated"] += 1
-        member.rest("failed")
-        self._events.note(member, "child_escalated", describe(error))
+        child.stay_ended("failed")
+        self._events.note(child, "child_escalated", error_text(error, LONGEST_ERROR))
         self._ending = self._status = "escalated"
         self._failure = HarnError(
-            f"supervisor {self.name!r} escalated: its child {member.spec.name!r} failed with "
-            f"{describe(error)}"
+            f"supervisor {self.name!r} escalated: its child {child.spec.name!r} failed with "
+            f"{error_text(error, LONGEST_ERROR)}"
         )
         self._failure.__cause__ = error
-        self._condemn_all(self._now() + self._spec.shutdown)
+        self._end_all(self._now() + self._spec.shutdown)
 
     # -- applying the plan -------------------------------------------------------------------
 
@@ -258,91 +259,91 @@ class Supervisor:
             return
         now = self._now()
         while True:
-            plan = make_plan(self._members, now)
+            plan = make_plan(self._children, now)
             if not self._apply(plan, now):
                 break
-        last_call = self._last_call(now)
-        if self._ending is not None and last_call is None:
+        abandon_at = self._abandons_at(now)
+        if self._ending is not None and abandon_at is None:
             self._finish(self._ending)
-        elif self._ending is None and all(member.status in ENDED for member in self._members):
+        elif self._ending is None and all(child.status in ENDED for child in self._children):
             self._finish("completed")
         else:
-            self._look_again(min(plan.look_again, last_call or math.inf))
+            self._advance_at(min(plan.again_at, abandon_at or math.inf))
 
-    def _apply(self, plan: Plan, now: float) -> bool:
+    def _apply(self, plan: SupervisorPlan, now: float) -> bool:
         """Do what *plan* says; false if there was nothing to do."""
         if plan.ask is not None:
-            self._ask(self._members[plan.ask], now)
+            self._ask(self._children[plan.ask], now)
         elif plan.cancel is not None:
-            self._cancel(self._members[plan.cancel], now)
-        elif plan.pass_by is not None:
-            self._members[plan.pass_by].passed_by = True
-        for place in plan.start:
-            self._start(self._members[place])
-        return bool(plan.start) or (plan.ask, plan.cancel, plan.pass_by) != (None, None, None)
+            self._cancel(self._children[plan.cancel], now)
+        elif plan.skip is not None:
+            self._children[plan.skip].skipped = True
+        for index in plan.start:
+            self._start(self._children[index])
+        return bool(plan.start) or (plan.ask, plan.cancel, plan.skip) != (None, None, None)
 
-    def _ask(self, member: SupervisedChild, now: float) -> None:
-        left = sum(1 for m in self._members if m.alive and m.condemned and not m.asked)
-        member.ask(now + share(member.by, now, left))
+    def _ask(self, child: SupervisedChild, now: float) -> None:
+        left = sum(1 for each in self._children if each.alive and each.must_end and not each.asked)
+        child.ask(now + share(child.by, now, left))
 
-    def _cancel(self, member: SupervisedChild, now: float) -> None:
+    def _cancel(self, child: SupervisedChild, now: float) -> None:
         self._forced = True
-        member.cancel(now, patience=GRACE / len(self._members))
+        child.cancel(now, patience=GRACE / len(self._children))
 
-    def _start(self, member: SupervisedChild) -> None:
-        member.at = member.next_restart_ms = None
-        if member.spec.lease is None:
-            self._launch(member)
+    def _start(self, child: SupervisedChild) -> None:
+        child.at = child.next_restart_ms = None
+        if child.spec.lease is None:
+            self._launch(child)
             return
-        member.status, member.wait_reason = "waiting", "lease"
-        member.claim = self._registry.leases.claim(
-            member.spec.lease, partial(self._launch, member), partial(self._lease_lost, member)
+        child.status, child.wait_reason = "waiting", "lease"
+        child.claim = self._registry.leases.claim(
+            child.spec.lease, partial(self._launch, child), partial(self._lease_lost, child)
         )
 
-    def _launch(self, member: SupervisedChild) -> None:
-        kind = "child_restart_started" if member.started else "child_started"
-        task = _task_below(self._task, member.spec.name, "child")
-        self._registry.remember(task, member)
-        self._context.copy().run(member.launch, task, self._now(), _live)
+    def _launch(self, child: SupervisedChild) -> None:
+        kind = "child_restart_started" if child.started else "child_started"
+        task = _task_below(self._task, child.spec.name, "child")
+        self._registry.remember(task, child)
+        self._context.copy().run(child.launch, task, self._now(), _live)
         self._events.counters["started"] += 1
-        self._events.note(member, kind, f"attempt {member.attempt}")
+        self._events.note(child, kind, f"attempt {child.attempt}")
 
-    def _lease_lost(self, member: SupervisedChild) -> None:
-        """Cancel *member* at once: another process may start it at any moment."""
+    def _lease_lost(self, child: SupervisedChild) -> None:
+        """Cancel *child* at once: another process may start it at any moment."""
         now = self._now()
-        if not member.alive:  # the claim failed before the child started: claim again
-            member.claim, member.at = None, now + CLAIM_AGAIN
-        elif not member.cancelled:
-            member.condemn("lease", now)
-            self._cancel(member, now)
+        if not child.alive:  # the claim failed before the child started: claim again
+            child.claim, child.at = None, now + CLAIM_AGAIN
+        elif not child.cancelled:
+            child.plan_end("lease", now)
+            self._cancel(child, now)
         self._advance()
 
-    def _condemn_all(self, by: float) -> None:
-        for member in self._members:
-            if member.alive:
-                member.condemn("stop", by)
-            elif member.status not in ENDED:
-                member.release_lease()
-                member.rest("stopped")
+    def _end_all(self, by: float) -> None:
+        for child in self._children:
+            if child.alive:
+                child.plan_end("stop", by)
+            elif child.status not in ENDED:
+                child.release_lease()
+                child.stay_ended("stopped")
 
-    def _last_call(self, now: float) -> float | None:
+    def _abandons_at(self, now: float) -> float | None:
         """Return when the last running child is abandoned; None if no child runs.
 
         A supervisor that does not stop abandons no child: it waits.
         """
         if self._ending is None:
             return math.inf
-        last = None
-        for member in self._members:
-            if not member.alive:
+        latest = None
+        for child in self._children:
+            if not child.alive:
                 continue
-            if not member.passed_by:
+            if not child.skipped:
                 return math.inf
-            if not is_due(member.last_call, now):
-                last = max(last or 0.0, member.last_call)
-        return last
+            if not is_due(child.abandon_at, now):
+                latest = max(latest or 0.0, child.abandon_at)
+        return latest
 
-    def _look_again(self, when: float) -> None:
+    def _advance_at(self, when: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -352,15 +353,15 @@ class Supervisor:
     # -- the end -----------------------------------------------------------------------------
 
     def _finish(self, status: SupervisorStatus) -> None:
-        for member in self._members:
-            if member.alive:
-                self._abandon(member)
+        for child in self._children:
+            if child.alive:
+                self._abandon(child)
         self._status = status
         if status == "completed":
             self._events.note(None, "supervisor_completed")
         else:
             self._events.note(None, "supervisor_stopped", "forced" if self._forced else "drained")
-        self._look_again(math.inf)
+        self._advance_at(math.inf)
         self._final = self.state()
         self._registry.ended(self)
         for waiter in self._waiters:
@@ -368,13 +369,13 @@ class Supervisor:
         self._waiters.clear()
         self._escalate_failure()
 
-    def _abandon(self, member: SupervisedChild) -> None:
-        assert member.handle is not None
-        member.rest("abandoned")
-        where = member.handle.task.thread or "its task"
-        self._events.note(member, "child_abandoned", f"{where} still runs after its cancel")
+    def _abandon(self, child: SupervisedChild) -> None:
+        assert child.handle is not None
+        child.stay_ended("abandoned")
+        where = child.handle._task.thread or "its task"
+        self._events.note(child, "child_abandoned", f"{where} still runs after its cancel")
         logger.warning(
-            "%s: child %r is abandoned: %s still runs", self.name, member.spec.name, where
+            "%s: child %r is abandoned: %s still runs", self.name, child.spec.name, where
         )
 
     def _escalate_failure(self) -> None:
@@ -383,7 +384,7 @@ class Supervisor:
         if failure is None:
             return
         if self._parent is not None and self._parent.alive:
-            self._parent.supervisor.inner_escalated(self._parent, failure)
+            self._parent.supervisor._inner_escalated(self._parent, failure)
         else:
             logger.error("%s", failure, exc_info=failure)
 
@@ -405,7 +406,7 @@ async def _live(call: Any, context: ChildContext) -> Any:
     except SystemExit as error:  # as it is, it would end the loop
         raise HarnError(f"the child called sys.exit({error.code!r})") from error
     if isinstance(value, Supervisor):
-        await value.live()
+        await value._wait_as_child()
         return None
     return value
 
@@ -414,9 +415,5 @@ def _no_interruption() -> None:
     """Ignore the stop: `SupervisedChild.ask` stops the supervisors below the child."""
 
 
-def _shown(value: object) -> str:
-    try:
-        text = value if isinstance(value, str) else repr(value)
-    except Exception:  # a value whose __repr__ raises
-        text = f"<{type(value).__name__}>"
-    return text[:500]
+def _output(value: object) -> str:
+    return (message_of if isinstance(value, str) else repr_of)(value, LONGEST_OUTPUT)

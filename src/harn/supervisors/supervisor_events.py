@@ -26,11 +26,11 @@ class SupervisorEvents:
         self._events: deque[SupervisorEvent] = deque(maxlen=EVENTS_KEPT)
         self._seq = 0
 
-    def note(self, member: SupervisedChild | None, kind: str, message: str = "") -> None:
-        """Record an event of *kind* of *member*, or of the supervisor itself."""
-        child = member.spec.name if member is not None else None
+    def note(self, child: SupervisedChild | None, kind: str, message: str = "") -> None:
+        """Record an event of *kind* of *child*, or of the supervisor itself."""
+        name = child.spec.name if child is not None else None
         at_ms = self._runtime.clock.now_ms()
-        event = SupervisorEvent(self._seq, at_ms, self._supervisor_id, child, kind, message)
+        event = SupervisorEvent(self._seq, at_ms, self._supervisor_id, name, kind, message)
         self._seq += 1
         self._events.append(event)
         self._on_event(event)
