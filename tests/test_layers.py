@@ -30,6 +30,7 @@ LINES = [
         "durable_types",
         "durable_work",
         "duration",
+        "error_text",
         "errors",
         "escaping",
         "event_loop",
@@ -257,8 +258,11 @@ def test_the_door_itself_may_be_used() -> None:
 
 
 SQL = re.compile(
-    r"\s*(SELECT|INSERT INTO|UPDATE \w+ SET|DELETE FROM|(CREATE|DROP|ALTER) \w|WITH \w+ AS"
-    r"|LISTEN \"|(?i:select\s.+\sfrom\s|insert\s+into\s|update\s+\w+\s+set\s|delete\s+from\s))",
+    r"(?:\s|--[^\n]*\n)*(?:\(*SELECT\b|INSERT\s+(?:OR\s+\w+\s+)?INTO\b|REPLACE\s+INTO\b|MERGE\s+INTO\b"
+    r"|UPDATE\s.+?\sSET\s|DELETE\s+FROM\b|WITH\s+(?:RECURSIVE\s+)?\w+\s+AS\b|VALUES\s*\("
+    r"|(?:CREATE|DROP|ALTER|TRUNCATE|COPY|EXPLAIN|REINDEX|LISTEN|NOTIFY)\s+[\w\"{]|LOCK\s+TABLE\b"
+    r"|(?i:select\s.+\sfrom\s|insert\s+(?:or\s+\w+\s+)?into\s|update\s+\w+\s+set\s|delete\s+from\s"
+    r"|with\s+(?:recursive\s+)?\w+\s+as\s*\())",
     re.S,
 )
 """A statement. What opens and ends a transaction, and a PRAGMA, are an engine's own."""
@@ -290,8 +294,21 @@ def test_a_statement_is_found_outside_its_files() -> None:
     text = "def f(x):\n    'SELECT one.'\n    x(f'INSERT INTO {x} VALUES (1)', 'SELECT 1', 'BEGIN')"
     small = "x('select id from jobs')\nx('select on a channel')"
 
-    assert [line for _, line in statements_in(ast.parse(text))] == [3, 3]
+    assert [line for _, line in statements_in(ast.parse(text))] == [3, 3, 3]  # two are of the f''
     assert [line for _, line in statements_in(ast.parse(small))] == [1]
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        *("(SELECT 1)", "-- why\nSELECT 1", "insert or ignore into jobs values (1)"),
+        *("INSERT OR REPLACE INTO jobs VALUES (1)", 'UPDATE "jobs" AS j SET state = 1'),
+        *("WITH RECURSIVE down AS (SELECT 1) SELECT * FROM down", "VALUES (1)"),
+        *("TRUNCATE jobs", "COPY jobs FROM STDIN", "LOCK TABLE topics", "DROP INDEX jobs_ready"),
+    ],
+)
+def test_a_planted_statement_is_found_whatever_it_begins_with(planted: str) -> None:
+    assert statements_in(ast.parse(f"f({planted!r})")) == [(planted, 1)]
 
 
 def drivers_in(tree: ast.AST) -> list[int]:

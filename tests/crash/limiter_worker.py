@@ -22,7 +22,7 @@ RULES: dict[str, tuple[int, int]] = {"hot": (40, 500), "mixed": (20, 300), "side
 
 
 class JumpingClock(SystemClock):
-    """A wall clock that somebody sets an hour back and forth."""
+    """A wall clock that is set an hour back and forth."""
 
     def __init__(self, chance: random.Random) -> None:
         super().__init__()

@@ -147,7 +147,7 @@ async def rows_ever(where: str, key: str) -> int:
 
 
 def hammer(where: str, folder: Path, server_time: bool, seconds: float, kills: int) -> float:
-    """Let the crowd loose, check its ledgers, and return the share of what was possible."""
+    """Run the processes, check their ledgers, and return the share of what was possible."""
     crowd = Crowd(where, folder, server_time, seed=int(seconds * 1000) + kills)
     crowd.run(seconds, kills)
     events = crowd.events()
@@ -170,7 +170,7 @@ def hammer(where: str, folder: Path, server_time: bool, seconds: float, kills: i
 def test_R1_G5_eight_processes_and_kills_on_a_file(tmp_path: Path) -> None:
     share = hammer(str(tmp_path / "limits.sqlite"), tmp_path, False, seconds=4, kills=4)
 
-    assert share > 0.1  # somebody got through; the long run asks for how much
+    assert share > 0.1  # some calls got through; the long run asks for how much
 
 
 def test_R1_G5_eight_processes_and_kills_on_postgres(tmp_path: Path, postgres_url: str) -> None:
@@ -197,7 +197,7 @@ def test_G5_a_minute_of_it_on_postgres(
     assert share >= 0.97
 
 
-def test_R7_a_killed_process_holds_nobody_up(tmp_path: Path) -> None:
+def test_R7_a_killed_process_holds_no_caller_up(tmp_path: Path) -> None:
     path = tmp_path / "limits.sqlite"
     script = (
         "import asyncio, sys, harn\n"

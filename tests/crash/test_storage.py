@@ -52,7 +52,7 @@ def check(url: str, intents: set[str], acks: set[str]) -> None:
 
     assert len(in_a) == len(set(in_a)), "a record is there twice"
     assert acks <= set(in_a), "an acknowledged record is gone"
-    assert set(in_a) <= intents, "a record that nobody wrote"
+    assert set(in_a) <= intents, "a record that no process wrote"
     assert [e.id for e in first] == list(range(1, len(first) + 1))
     both = {p for p in in_a if int(p.rsplit("-", 1)[1]) % 3 == 2}
     assert both == set(in_b), "an append to two topics is there by half"

@@ -25,7 +25,7 @@ MADE_BY_US = {
     *("ParallelStream", "Permit", "Pool", "PoolHost", "PoolTask", "Provider", "SharedCell"),
     *("SharedMap", "SseStream", "Supervisor", "TaskHandle", "WorkerQueue", "RuntimeContext"),
 }
-"""Classes that a verb makes; nobody calls them."""
+"""Classes that a verb makes; users do not call them."""
 METHODS = {
     "Pool": "close size snapshot submit submit_nowait submit_many",
     "WorkerQueue": "claim_many claim_next claiming counts enqueue enqueue_many purge summary",
@@ -86,7 +86,7 @@ def deep() -> Any:
 
 
 def odd_values() -> list[Any]:
-    """Return what nobody should pass; made new for each runtime, because some can be changed."""
+    """Return what no caller should pass; made for each runtime, because some can be changed."""
     return [
         *(None, True, False, 0, 1, -1, 2, 2**31, 2**63, -(2**63), 2**200, 10**5000),
         *(0.0, 0.5, -0.5, 1e308, float("nan"), float("inf"), float("-inf"), 1j, Decimal("NaN")),

@@ -82,16 +82,14 @@ async def test_a_claim_of_too_many_is_refused_at_the_call(runtime: Runtime, n: A
         await queue.claim_many("worker", n)
 
 
-@pytest.mark.parametrize("by", ["soon", None, True, float("nan"), float("inf"), 2**2000])
-async def test_a_supervisor_is_not_stopped_by_what_is_no_time(runtime: Runtime, by: Any) -> None:
+@pytest.mark.parametrize("wrong", ["soon", True, float("nan"), float("inf"), 2**2000])
+async def test_a_supervisor_is_not_stopped_by_what_is_no_time(runtime: Runtime, wrong: Any) -> None:
     supervisor = await supervisor_start(children=[Child("child", waits_a_turn)])
 
-    with pytest.raises(InvalidOption, match="by="):
-        supervisor.request_stop(by)
     with pytest.raises(InvalidOption, match="timeout="):
-        await supervisor.stop(timeout="soon")
+        await supervisor.stop(timeout=wrong)
     with pytest.raises(InvalidOption, match="shutdown_ms="):
-        await supervisor_start(children=[Child("c", waits_a_turn)], shutdown_ms="soon")
+        await supervisor_start(children=[Child("c", waits_a_turn)], shutdown_ms=wrong)
 
     assert supervisor.state().status != "draining"
 

@@ -197,7 +197,7 @@ async def test_files_of_a_store_are_read_or_refused(tmp_path: Path, rounds: Roun
 
 
 def test_lines_of_a_topic_are_read_or_called_broken(rounds: Rounds) -> None:
-    from harn.storage.engines.file.topic_file import Broken, Line, write_line
+    from harn.storage.engines.file.topic_file import BrokenLine, RecordLine, write_line
     from harn.storage.jsonl import seal
 
     good = write_line(1, 1, "kind", b'{"n":1}', b"{}", 1)
@@ -205,7 +205,7 @@ def test_lines_of_a_topic_are_read_or_called_broken(rounds: Rounds) -> None:
         line = mutated(good, rng)
         resealed = seal(line.rstrip(b"\n")[:-1])  # a checksum is no key: it may be right
         for each in (line, resealed):
-            assert isinstance(read_line(each, 1, 0), Line | Broken)
+            assert isinstance(read_line(each, 1, 0), RecordLine | BrokenLine)
 
 
 async def test_exports_are_taken_in_or_refused(rounds: Rounds) -> None:
@@ -250,7 +250,7 @@ def test_requests_to_the_admin_socket_are_answered_or_refused(
         'provider = "channel"\nmatch = { events = ["channel:note"] }\nhandler = "lib::note"\n'
     )
     with serving(tmp_path, "--json", "--no-http") as service:
-        service.hears("ready")
+        service.reports("ready")
         for rng in rounds():
             path, body = rng.choice(REQUESTS)
             what = rng.randrange(3)

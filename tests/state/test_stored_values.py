@@ -32,7 +32,7 @@ from harn import (
 )
 from harn.storage import Store
 from harn.storage.log import Importer, compare, export, rebuild, trim
-from harn.storage.state.values import Found, ValueChange, ValuePlace, decide, end_of
+from harn.storage.state.values import StoredValue, ValueChange, ValuePlace, decide, end_of
 from harn.topics import AGENT_STATE, STORED_VALUES
 
 INCREMENTER = str(Path(__file__).with_name("incrementer.py"))
@@ -330,15 +330,16 @@ async def test_a_runtime_that_harn_made_warns_that_nothing_is_kept(
 
 def test_what_a_change_leaves_is_a_decision() -> None:
     place = ValuePlace(STORED_VALUES, "default", "k")
-    there, absent = Found(b"1", 4), Found(None, 2)
+    there, absent = StoredValue(b"1", 4), StoredValue(None, 2)
 
-    assert decide(there, ValueChange(place, "set", b"2")) == Found(b"2", 5)
-    assert decide(there, ValueChange(place, "delete")) == Found(None, 5)
+    assert decide(there, ValueChange(place, "set", b"2")) == StoredValue(b"2", 5)
+    assert decide(there, ValueChange(place, "delete")) == StoredValue(None, 5)
     assert decide(absent, ValueChange(place, "delete")) is None
-    assert decide(Found(None, 3, is_damaged=True), ValueChange(place, "delete")) == Found(None, 4)
-    assert decide(there, ValueChange(place, "cas", b"2", expected=b"1.0")) == Found(b"2", 5)
+    damaged = StoredValue(None, 3, is_damaged=True)
+    assert decide(damaged, ValueChange(place, "delete")) == StoredValue(None, 4)
+    assert decide(there, ValueChange(place, "cas", b"2", expected=b"1.0")) == StoredValue(b"2", 5)
     assert decide(there, ValueChange(place, "cas", b"2", expected=b"2")) is None
-    assert decide(there, ValueChange(place, "cas", b"2", version=4)) == Found(b"2", 5)
+    assert decide(there, ValueChange(place, "cas", b"2", version=4)) == StoredValue(b"2", 5)
     assert decide(there, ValueChange(place, "cas", b"2", version=3)) is None
 
 

@@ -1,4 +1,4 @@
-"""One suite, every engine: what an event log is, whoever keeps it."""
+"""One suite, every engine: what an event log does, wherever it is stored."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from harn.storage.log.events import (
     list_topics,
     move_cursor,
     now,
-    raise_head,
     read_cursor,
+    skip_offsets,
 )
 from harn.storage.queries import WIDE
 
@@ -263,7 +263,9 @@ async def test_a_subscriber_is_woken_by_a_record(log: EventLog) -> None:
     assert (await waiting).payload == 1
 
 
-async def test_a_record_that_is_no_json_is_dropped_counted_and_harms_nobody(log: EventLog) -> None:
+async def test_a_record_that_is_no_json_is_dropped_counted_and_harms_no_other(
+    log: EventLog,
+) -> None:
     log.record("a", "k", object())
     log.record("not a topic!", "k", 1)
     log.record("a", "k", lambda: 1 / 0)
@@ -495,8 +497,8 @@ async def test_the_store_of_a_runtime_is_one(storage_url: str) -> None:
 async def test_offsets_that_were_skipped_are_never_given_away(lasting_url: str) -> None:
     async with Runtime(storage=lasting_url) as runtime:
         await runtime.event_log.emit("a", "k", 1)
-        await runtime.service(Store).run(lambda: raise_head("a", 5))
-        await runtime.service(Store).run(lambda: raise_head("new", 5))
+        await runtime.service(Store).run(lambda: skip_offsets("a", 5))
+        await runtime.service(Store).run(lambda: skip_offsets("new", 5))
 
     async with Runtime(storage=lasting_url) as runtime:
         assert (await runtime.event_log.emit("a", "k", 2)).id == 7

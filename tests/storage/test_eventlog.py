@@ -130,7 +130,7 @@ async def test_a_topic_in_memory_keeps_the_newest_and_its_offsets(
     assert events[-1].id == 500
 
 
-async def test_O3_records_wait_for_a_store_that_is_away_and_fail_nobody(
+async def test_O3_records_wait_for_a_store_that_is_away_and_fail_no_caller(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "x.sqlite"
@@ -140,7 +140,8 @@ async def test_O3_records_wait_for_a_store_that_is_away_and_fail_nobody(
         other = apsw.Connection(str(path))
         other.execute("BEGIN IMMEDIATE")
         with caplog.at_level(logging.WARNING, "harn.eventlog"):
-            log.record("a", "k", "patient")
+            for word in ("patient", "and", "in", "order"):
+                log.record("a", "k", word)
             with pytest.raises(StorageBusy):
                 await log.emit("b", "k", "impatient")
             while "audit records wait" not in caplog.text:
@@ -148,7 +149,8 @@ async def test_O3_records_wait_for_a_store_that_is_away_and_fail_nobody(
         other.execute("ROLLBACK")
         other.close()
 
-        assert [event.payload for event in await log.read("a")] == ["before", "patient"]
+        kept = [event.payload for event in await log.read("a")]
+        assert kept == ["before", "patient", "and", "in", "order"]
         assert log.dropped == 0
 
 
@@ -450,6 +452,7 @@ def test_a_url_is_taken_apart() -> None:
     assert read_url("sqlite:///a/b.sqlite").path == Path("a/b.sqlite").absolute()
     assert read_url("sqlite:////a/b.sqlite").path == Path("/a/b.sqlite")
     assert read_url("file:////a?busy_timeout=2s").busy_ms == 2000
+    assert read_url("file:////a").busy_ms == 5000
     place = read_url("postgres://u:p@h/db?schema=x&sslmode=require")
     assert (place.engine, place.rest) == ("postgresql", "postgresql://u:p@h/db?sslmode=require")
 

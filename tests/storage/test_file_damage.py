@@ -26,7 +26,7 @@ from harn.storage import draft
 from harn.storage.engines.file import commit_journal, file_log
 from harn.storage.engines.file.byte_repair import corrected
 from harn.storage.engines.file.file_log import FileLog
-from harn.storage.engines.file.topic_file import Line
+from harn.storage.engines.file.topic_file import RecordLine
 from harn.storage.jsonl import seal
 from harn.storage.log import append
 from harn.storage.operations import drive
@@ -77,7 +77,7 @@ def contents(log: FileLog) -> Found:
         found: Found = {}
         for topic in log.statements.names():
             for line in log.statements.lines(topic, 0):
-                if isinstance(line, Line):
+                if isinstance(line, RecordLine):
                     assert line.id not in found.setdefault(topic, {}), "an id twice"
                     found[topic][line.id] = json.loads(bytes(line.payload))
         return found

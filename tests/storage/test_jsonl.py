@@ -152,3 +152,27 @@ def test_a_lock_is_refused_until_it_is_released(tmp_path: Path) -> None:
 
     os.close(first)
     os.close(second)
+
+
+def test_a_write_that_the_system_cuts_short_is_completed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: write(fd, data[:3], at))
+
+    write_whole(tmp_path / "file", b"one line of some length\n")
+
+    assert (tmp_path / "file").read_bytes() == b"one line of some length\n"
+
+
+def test_damaged_bytes_that_are_set_aside_are_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(
+        "harn.storage.jsonl.sync_file", lambda fd: synced.append(os.fstat(fd).st_ino)
+    )
+
+    set_aside(tmp_path / "file", [Damage(0, "the checksum does not match", b"x")])
+
+    assert (tmp_path / "file.damaged").stat().st_ino in synced

@@ -38,9 +38,7 @@ async def test_U6_a_lease_has_one_holder(store: Store) -> None:
     assert other is not None
 
 
-async def test_whoever_looks_sees_the_holder_and_the_time_left(
-    store: Store, clock: FakeClock
-) -> None:
+async def test_a_look_shows_the_holder_and_the_time_left(store: Store, clock: FakeClock) -> None:
     assert await store.run(lambda: look_at_lease("captain"), write=False) is None
     await store.run(lambda: take_lease("captain", "a", 5000))
     await clock.advance("2s")

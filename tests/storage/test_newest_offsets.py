@@ -1,4 +1,4 @@
-"""Which topics the listener looks at for idle readers, and what it tells them."""
+"""Which topics the listener looks at for idle readers, and how it wakes them."""
 
 from __future__ import annotations
 

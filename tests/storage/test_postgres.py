@@ -149,7 +149,9 @@ async def test_killed_connections_lose_nothing_and_double_nothing(postgres_url: 
     assert found == list(range(-1, 60))
 
 
-async def test_a_row_held_by_someone_else_is_storage_busy_and_heals(postgres_url: str) -> None:
+async def test_a_row_that_another_session_holds_is_storage_busy_and_heals(
+    postgres_url: str,
+) -> None:
     async with Runtime(storage=f"{postgres_url}&busy_timeout=200ms") as runtime:
         await runtime.event_log.emit("a", "k", 1)
         schema = driver_of(runtime).schema
@@ -270,10 +272,10 @@ async def test_the_pools_own_log_stays_off_the_terminal(
             await runtime.event_log.emit("a", "k", 2)
         own_server.start()
         assert (await runtime.event_log.emit("a", "k", 3)).id >= 2
-    logging.getLogger("psycopg.pool").warning("of somebody else's pool")
+    logging.getLogger("psycopg.pool").warning("of another library's pool")
 
     told = [each.getMessage() for each in caplog.records if each.name == "psycopg.pool"]
-    assert told == ["of somebody else's pool"]
+    assert told == ["of another library's pool"]
 
 
 async def test_operations_one_after_the_other_share_a_connection(

@@ -13,6 +13,9 @@ import harn
 from harn.storage.engines import migrate
 from harn.storage.fragments import Fragment, expand
 from harn.storage.queries import Dialect, Statements, load_queries
+from harn.storage.queue import Share
+from harn.storage.queue.job_index import JobRow
+from harn.storage.queue.read_queue import QueueRow
 
 FRAGMENTS = {
     "sum": Fragment(("left", "right"), "{left} + {right}"),
@@ -43,6 +46,25 @@ def test_a_fragment_stands_where_it_is_used(text: str, expanded: str) -> None:
 def test_an_unknown_fragment_or_a_wrong_number_of_arguments_is_an_error(text: str) -> None:
     with pytest.raises((KeyError, ValueError)):
         expand(text, FRAGMENTS)
+
+
+@pytest.mark.parametrize(("fragment", "kind"), [("share", Share), ("job_row", JobRow)])
+def test_a_row_is_read_in_the_order_of_its_columns(
+    fragment: str, kind: type[Share] | type[JobRow]
+) -> None:
+    text = expand(f"@{fragment}(x)", Statements("sqlite")._fragments)
+
+    columns = re.findall(r"x\.(\w+)", text)
+
+    assert columns == [*kind.__struct_fields__[: len(columns)]] and len(columns) > 7
+
+
+def test_a_queues_row_is_read_in_the_order_of_its_columns() -> None:
+    text = load_queries("sqlite")["queue_row"].text
+
+    columns = re.findall(r":?(\w+)(?=,|\s+FROM)", text)
+
+    assert columns == [*QueueRow.__struct_fields__]
 
 
 def test_every_plain_insert_of_sqlite_writes_many_rows_in_one_step() -> None:
@@ -76,7 +98,10 @@ def test_no_statement_keeps_an_unexpanded_fragment(dialect: Dialect) -> None:
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_every_statement_is_asked_for(dialect: Dialect) -> None:
-    code = "\n".join(path.read_text() for path in Path(harn.__file__).parent.rglob("*.py"))
+    home = Path(harn.__file__).parent
+    answers = {"log_statements.py", "scheduler_answers.py"}  # they name what others ask for
+    asking = [path for path in home.rglob("*.py") if path.name not in answers]
+    code = "\n".join(path.read_text() for path in asking)
     quoted = set(re.findall(r'"(\w+)"', code))
     # `trigger_fold.py` and `pool_order.py` make these names.
     made = re.compile(r"trigger_(dump|clear|restore)_\w+|pool_(oldest|newest)")
@@ -84,6 +109,23 @@ def test_every_statement_is_asked_for(dialect: Dialect) -> None:
     names = {name.removesuffix("_few") for name in load_queries(dialect).every()}
 
     assert {name for name in names - quoted if not made.fullmatch(name)} == set()
+
+
+def test_a_statement_that_reads_alike_in_both_dialects_stands_once() -> None:
+    ours, theirs = (_own_statements(dialect) for dialect in DIALECTS)
+
+    assert {name for name, text in ours.items() if theirs.get(name) == text} == set()
+
+
+def _own_statements(dialect: Dialect) -> dict[str, str]:
+    """The statements and fragments in the files of one dialect alone, without their comments."""
+    folder = files("harn.storage") / "sql"
+    texts = [each.read_text("utf-8") for each in folder.iterdir() if f".{dialect}." in each.name]
+    entries = re.findall(r"^-- (?:name|fragment): (.*)\n((?:.+\n)+)", "\n".join(texts), re.M)
+    lines = {
+        name: [each for each in body.splitlines() if each[:2] != "--"] for name, body in entries
+    }
+    return {name: " ".join(" ".join(each).split()) for name, each in lines.items()}
 
 
 @pytest.mark.parametrize("file", ["jobs.sql", "jobs.sqlite.sql", "jobs.postgres.sql"])

@@ -51,7 +51,7 @@ WALKS = {
     **dict.fromkeys(("clear_nodes", "dump_nodes"), WHOLE),
     "shares_ahead": "keys whose turn it is next, no more than can be served",
     "drop_idle_shares": SHARES,
-    **dict.fromkeys(("queue_names", "add_queue", "foreign_triggers", "list_leases"), PEOPLE),
+    **dict.fromkeys(("queue_names", "add_queue", "triggers_seen", "list_leases"), PEOPLE),
     **dict.fromkeys(("expired_consumers", "next_consumer_expiry", "forget_consumers"), PEOPLE),
     **dict.fromkeys(("list_consumers", "take_expired_consumers"), PEOPLE),
     "queues_that_wait": "one job of each queue, and one of any",

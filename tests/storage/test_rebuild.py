@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 
-from harn import Event, Runtime
+from harn import Event, Runtime, worker_queue
 from harn.eventlog import EventLog
-from harn.storage import Operation, Table, ask, draft
+from harn.storage import Operation, Store, Table, ask, draft
 from harn.storage.indexes import INDEXES
 from harn.storage.log import append, compare, rebuild
 from harn.storage.queries import Query, load_queries
+from harn.topics import STORED_VALUES
 
 
 class Tally:
@@ -109,6 +111,29 @@ async def test_a_spoilt_index_is_seen_and_mended(log: EventLog, tally: Tally) ->
     assert {(each.kind, each.row) for each in found} == {("missing", ("a", 2)), ("extra", ("a", 7))}
     assert rebuilt == {"tally": 2}
     assert await log.store.run(lambda: compare([tally])) == []
+
+
+@pytest.mark.parametrize(
+    ("topic", "kind", "payload"),
+    [
+        ("worker.q", "trigger_dispatch", {"priority": "normal", "max_attempts": "five"}),
+        ("worker.q", "trigger_dispatch", {"priority": "normal", "max_attempts": 10**30}),
+        ("worker.q.claims", "keys_changed", {"fairness_key": "tenant", "cap": "two"}),
+        (STORED_VALUES, "state_set", {"space": "s", "key": "k", "version": None, "value": 1}),
+    ],
+)
+async def test_a_record_that_no_table_accepts_harms_no_other(
+    storage_url: str, topic: str, kind: str, payload: dict[str, Any]
+) -> None:
+    async with Runtime(storage=storage_url) as runtime:
+        await worker_queue("q").enqueue(1)
+        odd = await runtime.event_log.emit(topic, kind, payload, {"queue": "q"})
+
+        found = await runtime.service(Store).run(compare)
+        await runtime.service(Store).run(rebuild)
+
+        assert [(each.kind, each.row[:2]) for each in found] == [("unreadable", (topic, odd.id))]
+        assert (await worker_queue("q").summary()).ready == 1
 
 
 async def test_a_failed_operation_leaves_log_and_index_alike(log: EventLog, tally: Tally) -> None:

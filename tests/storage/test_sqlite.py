@@ -254,7 +254,9 @@ async def test_the_wal_is_lengthened_ahead_and_a_crash_reads_it_well(path: Path)
     assert await payloads(f"sqlite:///{copy}") == list(range(4 * RESERVE_AFTER))
 
 
-async def test_E2_offsets_stay_right_whoever_writes_and_whatever_is_undone(path: Path) -> None:
+async def test_E2_offsets_stay_right_whichever_process_writes_and_whatever_is_undone(
+    path: Path,
+) -> None:
     def undone() -> Operation[None]:
         yield from append([draft("a", "k", "undone")])
         raise LookupError

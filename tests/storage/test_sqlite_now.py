@@ -46,7 +46,7 @@ async def test_it_runs_on_the_callers_thread(driver: SqliteDriver) -> None:
     assert ran_on == [threading.current_thread()]
 
 
-async def test_whoever_looks_finds_it(driver: SqliteDriver, path: Path) -> None:
+async def test_each_look_finds_it(driver: SqliteDriver, path: Path) -> None:
     driver.try_now(one_ticket)
 
     assert apsw.Connection(str(path)).execute("SELECT ticket FROM limit_counter").get == 2
@@ -67,7 +67,7 @@ async def test_a_store_that_syncs_each_commit_never_does(path: Path) -> None:
         assert store.driver.try_now(one_ticket) is None
 
 
-async def test_nobody_waits_for_another_processs_lock(driver: SqliteDriver, path: Path) -> None:
+async def test_no_caller_waits_for_another_processs_lock(driver: SqliteDriver, path: Path) -> None:
     other = apsw.Connection(str(path))
     other.execute("BEGIN IMMEDIATE")
 
@@ -116,7 +116,7 @@ async def test_an_interrupt_undoes_it_too(driver: SqliteDriver) -> None:
     assert driver.try_now(one_ticket) == 2
 
 
-async def test_a_long_wal_is_left_to_the_writer_which_begins_it_anew(
+async def test_a_long_wal_is_left_to_the_writer_which_begins_it_again(
     driver: SqliteDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer_thread, "CHECKPOINT_PAGES", 40)

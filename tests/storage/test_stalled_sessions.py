@@ -132,7 +132,7 @@ async def test_a_session_behind_a_pooler_that_adds_its_hosts_name_is_ours(
 async def test_a_stream_is_ended_only_after_the_time_of_a_statement(
     sessions: Sessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server does not tell when it received the last row of a stream."""
+    """The server does not say when it received the last row of a stream."""
     streaming = sessions.open("harn")
     streaming.pgconn.send_query(STREAM)
     sessions.until_it_waits(streaming, "ClientRead")

@@ -57,7 +57,7 @@ class Line(msgspec.Struct):
 
 
 class Model:
-    """Looks like a pydantic model to whoever does not know pydantic."""
+    """Looks like a pydantic model to code that does not import pydantic."""
 
     def model_dump(self, mode: str, by_alias: bool) -> dict[str, Any]:
         assert mode == "json" and by_alias

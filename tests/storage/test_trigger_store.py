@@ -100,6 +100,7 @@ async def test_only_the_owner_settles_an_envelope_and_only_once(store: Store) ->
     envelope = (await store.run(partial(take_in, new("e1")))).envelopes[0]
     assert envelope is not None
 
+    assert not await store.run(partial(note_retry, envelope, "another", 2, 0, "boom"))
     assert not await store.run(partial(settle_envelope, envelope, "another", outcome(envelope)))
     assert await store.run(partial(settle_envelope, envelope, "me", outcome(envelope)))
     assert not await store.run(partial(settle_envelope, envelope, "me", outcome(envelope)))
@@ -122,6 +123,19 @@ async def test_what_a_dead_owner_leaves_is_taken_over_where_it_stood(
     assert await store.run(partial(take_over, "third", frozenset({"a"}))) == []
     assert not await store.run(partial(settle_envelope, envelope, "old", outcome(envelope)))
     assert await folds_to_the_same(store)
+
+
+async def test_events_of_triggers_that_are_gone_hold_up_no_takeover(store: Store) -> None:
+    gone = tuple(Delivery("gone", 1) for _ in range(1001))
+    await store.run(partial(take_in, new("e1", owner="old", deliveries=gone)))
+    last = (Delivery("a", 1), Delivery("b", 1))
+    a, b = (await store.run(partial(take_in, new("e2", owner="old", deliveries=last)))).envelopes
+    await store.run(partial(leave, "old"))
+
+    alone = await store.run(partial(take_over, "new", frozenset({"a", "b"}), only=b))
+    others = await store.run(partial(take_over, "new", frozenset({"a", "b"})))
+
+    assert [[each.envelope for each in found] for found in (alone, others)] == [[b], [a]]
 
 
 async def test_an_owner_that_leaves_is_not_waited_for(store: Store) -> None:

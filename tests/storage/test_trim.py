@@ -98,7 +98,7 @@ async def test_E11_a_trim_brings_no_settled_job_back(lasting_url: str) -> None:
 
     assert (early, found) == (0, None)
     assert later[0] == 2
-    assert later[1] >= 2, "with the jobs gone, nobody needs their claims"
+    assert later[1] >= 2, "with the jobs gone, nothing needs their claims"
 
 
 async def test_E11_a_trim_makes_no_event_new_again(lasting_url: str) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from harn.batcher import MOST_ENTRIES, Batcher, Entry, Landing
@@ -58,7 +59,10 @@ class BatchedWriter:
         self._is_waking = False
 
     async def append(self, drafts: list[Draft]) -> list[tuple[int, int]]:
-        """Append *drafts* in a commit of their own; return (id, time) of each."""
+        """Append *drafts* in a commit of their own; return (id, time) of each.
+
+        Cancelling before the operation began means that nothing was written; afterwards it may be.
+        """
         return await self._store.run(lambda: append(drafts))
 
     def record(
@@ -132,13 +136,19 @@ class BatchedWriter:
             self._batcher.wake()
 
     async def make_readable(self, topic: str) -> None:
-        """Wait until what this process has recorded for *topic* is in the store."""
+        """Wait until what this process has recorded for *topic* is in the store.
+
+        Cancelling leaves the records to be written all the same.
+        """
         while topic in self._recorded:
             self._batcher.wake()
             await self._batcher.next_end()
 
     async def flush(self) -> None:
-        """Wait until everything recorded so far is in the store."""
+        """Wait until everything recorded so far is in the store.
+
+        Cancelling leaves the records to be written all the same.
+        """
         while self._recorded:
             self._batcher.wake()
             await self._batcher.next_end()
@@ -190,7 +200,7 @@ class BatchedWriter:
             else:
                 self._give_up(_topic_of(item), 1)
         if drafts:
-            self._store.submit(lambda: append(drafts, places=is_awaited), into=landing)
+            self._store.submit(partial(append, drafts, places=is_awaited), into=landing)
         return bool(drafts)
 
     def _give_up(self, topic: str, number: int) -> None:

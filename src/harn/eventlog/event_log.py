@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from harn.eventlog.audit_records import Payload, Receipt
@@ -21,9 +21,25 @@ if TYPE_CHECKING:
 
 LARGEST_OFFSET = 2**62 - 1
 
+SEAMS = {
+    "aclose": "called when the runtime is left",
+    "append": "several records, all or none",
+    "flush": "waits for what was recorded",
+    "head": "the newest offset of a topic",
+    "pages": "a topic in pages",
+    "recorder": "a `record` for code that writes many",
+    "store": "the store that keeps it",
+    "stream": "a topic record by record",
+    "write_along": "writes what was recorded with the caller's own request",
+}
+"""Attributes of an `EventLog` that the rooms of harn use, and what each is for."""
+
 
 class EventLog:
-    """A runtime's event log; `current_runtime().event_log`."""
+    """A runtime's event log; `current_runtime().event_log`.
+
+    Every name without an underscore that `dir` leaves out is for the rooms of harn (`SEAMS`).
+    """
 
     def __init__(self, runtime: Runtime) -> None:
         self.store: Store = runtime.service(Store)
@@ -32,6 +48,9 @@ class EventLog:
         self._writer: MemoryWriter | BatchedWriter = writer(runtime, self.store)
         self._reader = PageReader(self.store, self._writer.make_readable)
         runtime.service(Metrics).add(self._samples)
+
+    def __dir__(self) -> Iterable[str]:
+        return [name for name in super().__dir__() if name not in SEAMS]
 
     def _samples(self) -> list[Sample]:
         return [
@@ -62,8 +81,7 @@ class EventLog:
         Cancelling before its commit began means it was not written; afterwards it may be.
         """
         runtime = self._runtime
-        if not runtime.runs_here():
-            runtime.check_here()
+        runtime.check_here()
         if runtime._keeps_nothing:
             runtime.warn_if_nothing_is_kept("event_log_emit")
         item = draft(topic, kind, payload, headers)
@@ -103,11 +121,17 @@ class EventLog:
         self._writer.write_along()
 
     async def append(self, drafts: list[Draft]) -> list[tuple[int, int]]:
-        """Append *drafts* to their topics, all or none; return (id, time) of each."""
+        """Append *drafts* to their topics, all or none; return (id, time) of each.
+
+        Cancelling before the operation began means that nothing was written; afterwards it may be.
+        """
         return await self._writer.append(drafts) if drafts else []
 
     async def read(self, topic: str, after: int = 0, limit: int | None = None) -> list[Event]:
-        """Return the records of *topic* after offset *after*, oldest first, at most *limit*."""
+        """Return the records of *topic* after offset *after*, oldest first, at most *limit*.
+
+        Cancelling leaves nothing behind.
+        """
         _check_offset(after)
         if limit is not None:
             _check_count("limit", limit, "0 or a positive integer, or None for all")
@@ -117,13 +141,19 @@ class EventLog:
         return found
 
     async def stream(self, topic: str, after: int = 0) -> AsyncIterator[Event]:
-        """Yield what `read` would return, page by page, so that memory stays small."""
+        """Yield what `read` would return, page by page, so that memory stays small.
+
+        Cancelling leaves nothing behind.
+        """
         async for page in self.pages(topic, after, None):
             for event in page:
                 yield event
 
     async def pages(self, topic: str, after: int, limit: int | None) -> AsyncIterator[list[Event]]:
-        """Yield what `read` would return, in pages of a few hundred records or some megabytes."""
+        """Yield what `read` would return, in pages of a few hundred records or some megabytes.
+
+        Cancelling leaves nothing behind.
+        """
         check_topic(topic)
         left = limit
         while left is None or left > 0:
@@ -145,7 +175,10 @@ class EventLog:
         return Subscription(self.store, self._reader, topic, start)
 
     async def head(self, topic: str) -> int:
-        """Return the newest offset of *topic*, 0 before its first record."""
+        """Return the newest offset of *topic*, 0 before its first record.
+
+        Cancelling leaves nothing behind.
+        """
         await self._writer.make_readable(check_topic(topic))
         return await self.store.run(lambda: head(topic), write=False)
 
@@ -180,11 +213,17 @@ class EventLog:
         return total
 
     async def flush(self) -> None:
-        """Wait until everything recorded so far is in the store."""
+        """Wait until everything recorded so far is in the store.
+
+        Cancelling leaves the records to be written all the same.
+        """
         await self._writer.flush()
 
     async def aclose(self) -> None:
-        """Write what was recorded; what cannot be written now is dropped and counted."""
+        """Write what was recorded; what cannot be written now is dropped and counted.
+
+        Cancelling ends the wait; what was not handed to the store by then is lost.
+        """
         await self._writer.aclose()
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from harn.eventlog.audit_records import AuditRecord, Payload, Receipt, to_draft
 from harn.storage import Draft, Operation, Store
-from harn.storage.log import append, head, raise_head, trim
+from harn.storage.log import append, head, skip_offsets, trim
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime
@@ -113,7 +113,7 @@ class MemoryWriter:
 
         def absorb() -> Operation[int]:
             if skipped:
-                yield from raise_head(topic, skipped)
+                yield from skip_offsets(topic, skipped)
             if drafts:
                 places = yield from append(drafts)
                 return places[-1][0]

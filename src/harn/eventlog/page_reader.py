@@ -29,7 +29,10 @@ class PageReader:
         self._make_readable = make_readable
 
     async def page(self, topic: str, after: int, limit: int) -> tuple[list[Event], int]:
-        """Read a page; return it with the offset it reaches to, damaged records included."""
+        """Read a page; return it with the offset it reaches to, damaged records included.
+
+        Cancelling leaves nothing behind.
+        """
         await self._make_readable(topic)
         try:
             events, damaged = await self._store.run(lambda: read(topic, after, limit), write=False)

@@ -34,6 +34,7 @@ class Subscription:
         """Wait until it is known which offset this follows, and return it.
 
         What this process emits later is always seen; what others emit, from this moment on.
+        Cancelling leaves nothing behind.
         """
         if not isinstance(self._start, int):
             await asyncio.wait((self._start,))

@@ -25,15 +25,13 @@ from harn.durable_work import DurableWork, StepRecord, durable_work, nested_name
 from harn.errors import HarnError, StepChanged
 from harn.naming import check_data
 from harn.runtime import Runtime
-from harn.storage import decode, encode
+from harn.storage import MAX_VALUE, decode, encode
 from harn.tasks import bind, check_callable
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 MAX_NAME = 512
-MAX_RESULT = 10_000_000
-"""Bytes of JSON; with the names around it this is less than the largest record."""
 
 _inside: contextvars.ContextVar[tuple[DurableWork, str, int] | None] = contextvars.ContextVar(
     "harn_step", default=None
@@ -137,7 +135,7 @@ class AttemptSteps:
         finally:
             _inside.reset(token)
         took = round((clock.monotonic() - began) * 1000)
-        result = encode("result", value, MAX_RESULT)
+        result = encode("result", value, MAX_VALUE)
         await self._work.record_step(StepRecord(name, number, call, result, started_at, took))
         return decode(result)
 

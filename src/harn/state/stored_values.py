@@ -14,11 +14,11 @@ from harn.current import current_runtime
 from harn.errors import InvalidOption, StorageCorrupt
 from harn.naming import check_data, has_controls
 from harn.runtime import Runtime
-from harn.storage import Store, decode, encode
+from harn.storage import MAX_VALUE, Store, decode, encode
 from harn.storage.state import (
-    Changed,
-    Found,
-    Result,
+    ChangeResult,
+    ChangeResults,
+    StoredValue,
     ValueChange,
     ValuePlace,
     change_values,
@@ -29,8 +29,6 @@ from harn.sync import SharedSnapshot
 from harn.topics import STORED_VALUES
 
 MAX_KEY = 512
-MAX_VALUE = 10_000_000
-"""Bytes of JSON; with the names around it this is less than the largest record."""
 
 
 class StoredValues:
@@ -42,37 +40,42 @@ class StoredValues:
         self._batchers: dict[str, Batcher[ValueChange]] = {}
 
     async def get(self, place: ValuePlace, default: Any) -> Any:
-        """Return the value at *place*, or *default*."""
-        value = self._read(place, await self._store.run(partial(read_value, place), write=False))
-        return default if value is None else decode(value)
+        """Return the value at *place*, or *default*. Cancelling leaves nothing behind."""
+        found = await self._read(place)
+        return default if found.value is None else decode(found.value)
 
     async def snapshot(self, place: ValuePlace) -> SharedSnapshot[Any]:
-        """Return the value at *place* with its version."""
-        found = await self._store.run(partial(read_value, place), write=False)
-        value = self._read(place, found)
-        return SharedSnapshot(None if value is None else decode(value), found.version)
+        """Return the value at *place* with its version. Cancelling leaves nothing behind."""
+        found = await self._read(place)
+        value = None if found.value is None else decode(found.value)
+        return SharedSnapshot(value, found.version)
 
     async def keys(self, topic: str, space: str, prefix: str) -> list[str]:
-        """List the keys of a namespace or session that begin with *prefix*."""
+        """List the keys of a namespace or session that begin with *prefix*.
+
+        Cancelling leaves nothing behind.
+        """
         return await self._store.run(partial(list_keys, topic, space, prefix), write=False)
 
-    async def change(self, change: ValueChange) -> Result:
-        """Carry *change* out; it is durable when this returns."""
+    async def change(self, change: ValueChange) -> ChangeResult:
+        """Carry *change* out; it is durable when this returns.
+
+        Cancelling before the transaction began means it did not happen; afterwards it may have.
+        """
         self._runtime.check_here()
         batcher = self._batchers.get(change.place.topic)
         if batcher is None:
             batcher = self._batcher(change.place.topic)
-        result: Result = await batcher.ask(change)
+        result: ChangeResult = await batcher.ask(change)
         if result.error is not None:
             raise StorageCorrupt(result.error)
         return result
 
-    def _read(self, place: ValuePlace, found: Found) -> bytes | None:
+    async def _read(self, place: ValuePlace) -> StoredValue:
+        found = await self._store.run(partial(read_value, place), write=False)
         if found.is_damaged:
-            raise StorageCorrupt(
-                f"the value of {place.key!r} in {place.space!r} cannot be read; set or delete it"
-            )
-        return found.value
+            raise StorageCorrupt(place.damage)
+        return found
 
     def _batcher(self, topic: str) -> Batcher[ValueChange]:
         start = partial(self._start, topic)
@@ -80,14 +83,14 @@ class StoredValues:
         return batcher
 
     def _start(self, topic: str, batch: list[Entry[ValueChange]], landing: Landing) -> bool:
-        if not batch:
+        if not batch:  # every caller was cancelled
             return False
         changes = [entry.item for entry in batch]
         self._store.submit(partial(change_values, topic, changes), into=landing)
         return True
 
 
-def _results(batch: list[Entry[ValueChange]], changed: Changed) -> list[Result]:
+def _results(batch: list[Entry[ValueChange]], changed: ChangeResults) -> list[ChangeResult]:
     return changed.results
 
 
@@ -128,7 +131,7 @@ def swapping(place: ValuePlace, expected: Any, value: Any) -> ValueChange:
     return ValueChange(place, "cas", new, expected=encode("expected", expected, MAX_VALUE))
 
 
-def value_before(result: Result) -> Any:
+def value_before(result: ChangeResult) -> Any:
     """Return the value that a change has replaced; None if there was none."""
     return None if result.before.value is None else decode(result.before.value)
 

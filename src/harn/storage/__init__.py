@@ -38,7 +38,15 @@ from harn.storage.indexes import bring_indexes
 
 if TYPE_CHECKING:
     from harn.storage import jsonl
-    from harn.storage.codec import check_topic, decode, draft, encode, encode_headers
+    from harn.storage.codec import (
+        MAX_PAYLOAD,
+        MAX_VALUE,
+        check_topic,
+        decode,
+        draft,
+        encode,
+        encode_headers,
+    )
     from harn.storage.contract import Damaged, Draft, Durability, Event
     from harn.storage.engines import check_there
     from harn.storage.indexes import Index, Table
@@ -60,7 +68,7 @@ else:
         __name__,
         {
             ".": "jsonl",
-            "codec": "check_topic decode draft encode encode_headers",
+            "codec": "MAX_PAYLOAD MAX_VALUE check_topic decode draft encode encode_headers",
             "contract": "Damaged Draft Durability Event",
             "engines": "check_there",
             "indexes": "Index Table",
@@ -71,6 +79,8 @@ else:
     )
 
 __all__ = [
+    "MAX_PAYLOAD",
+    "MAX_VALUE",
     "Ask",
     "Damaged",
     "Draft",

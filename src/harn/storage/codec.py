@@ -18,6 +18,8 @@ from harn.storage.contract import Draft
 from harn.storage.strict_json import first_fault, is_plain
 
 MAX_PAYLOAD = 10 * 1024 * 1024
+MAX_VALUE = 10_000_000
+"""Bytes of a value that a record holds beside names: the record is no larger than `MAX_PAYLOAD`."""
 MAX_HEADERS = 64 * 1024
 MAX_DEPTH = 200
 SHALLOW = 2 * MAX_DEPTH

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
@@ -28,7 +29,7 @@ has to survive neither."""
 TAKE_OFFSETS = "take_offsets"
 """The statement that moves a topic's newest offset: an engine notes that the topic grows."""
 APPEND = "append_events"
-"""The statement for a whole append; an engine without it takes the steps that come with it."""
+"""The statement for a whole append; without it, an append moves each topic and adds its records."""
 
 
 class Event(Record, msgspec.Struct, frozen=True):
@@ -56,10 +57,14 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
     at_ms: int | None = None
 
 
+_topic_of: Callable[[Draft], str] = attrgetter("topic")
+_payload_of: Callable[[Draft], bytes] = attrgetter("payload")
+
+
 def topics_of(drafts: Sequence[Draft]) -> list[tuple[str, int, int]]:
     """Return the topics of *drafts* by name: how many records each gets, and the largest one."""
-    counts = Counter([item.topic for item in drafts])
-    largest = max([len(item.payload) for item in drafts])
+    counts = Counter(map(_topic_of, drafts))
+    largest = max(map(len, map(_payload_of, drafts)))
     return [(topic, count, largest) for topic, count in sorted(counts.items())]
 
 
@@ -74,14 +79,14 @@ class Damaged(msgspec.Struct, frozen=True):
 
 
 class Hooks(msgspec.Struct, frozen=True):
-    """What an engine tells its store, always on the event loop's thread."""
+    """The calls that an engine makes to its store, always on the event loop's thread."""
 
     appended: Callable[[frozenset[str]], None]
     """These topics have grown by an operation of this process."""
     hinted: Callable[[], None]
     """Another process may have written something."""
     awaits_hints: Callable[[], bool] = lambda: True
-    """Whether a caller waits for that now; until one does, hints may be kept."""
+    """Whether a caller waits for that now; while none does, hints may be delayed."""
 
 
 class Driver(Protocol):
@@ -93,7 +98,7 @@ class Driver(Protocol):
     runs_here: bool
     """Whether `try_now` can do anything."""
     tells_marks: bool
-    """Whether those that wait for a topic to grow are woken when it gets another mark."""
+    """Whether another mark of a topic wakes the callers that wait for the topic to grow."""
 
     def submit(
         self,

@@ -35,8 +35,8 @@ class Ask(msgspec.Struct, frozen=True):
     rows: Sequence[Row] | None = None
     parts: Sequence[Ask] = ()
     """Several questions that do not need each other's answers, instead of one."""
-    steps: Callable[[], Operation[Rows]] | None = None
-    """How to get the same answer by smaller questions, for an engine without this statement."""
+    is_optional: bool = False
+    """Whether an engine may have no such statement. Then None comes back, and nothing happened."""
     fill: Callable[[], Mapping[str, Any]] | None = None
     """Makes further parameters, for an engine that has this statement."""
     is_last: bool = False
@@ -68,7 +68,7 @@ def ask_ahead(name: str, **params: Any) -> Ask:
 
     An engine without this statement does nothing, and None comes back.
     """
-    return Ask(name, params, steps=_not_ahead)
+    return Ask(name, params, is_optional=True)
 
 
 def ask_last(name: str, fill: Callable[[], Mapping[str, Any]], **params: Any) -> Ask:
@@ -77,12 +77,7 @@ def ask_last(name: str, fill: Callable[[], Mapping[str, Any]], **params: Any) ->
     None comes back where the engine cannot do that now; then nothing has happened. After any other
     answer the operation must end: it is committed.
     """
-    return Ask(name, params, fill=fill, steps=_not_ahead, is_last=True)
-
-
-def _not_ahead() -> Operation[Any]:
-    return None
-    yield
+    return Ask(name, params, fill=fill, is_optional=True, is_last=True)
 
 
 def drive(
@@ -93,40 +88,42 @@ def drive(
 ) -> T:
     """Carry *operation* out with *execute*, and return what it returns.
 
-    *together* carries several statements out at once, and *whole* does what others do in steps,
-    where an engine has a way to do that; None from either means that single steps are better.
+    *together* carries several statements out at once, and *whole* the optional ones, where an
+    engine has a way to do that; None from either means that single steps are better.
     """
     try:
         wanted = next(operation)
         while True:
-            if wanted.steps is None and not wanted.parts:  # nearly all of them, so without a call
-                wanted = operation.send(execute(wanted))
+            answer: Any
+            if wanted.parts:
+                answer = _answer_parts(wanted.parts, execute, together, whole)
+            elif wanted.is_optional:
+                answer = None if whole is None else whole(wanted)
             else:
-                wanted = operation.send(_answer(wanted, execute, together, whole))
+                answer = execute(wanted)
+            wanted = operation.send(answer)
     except StopIteration as done:
         return done.value  # type: ignore[no-any-return]
     finally:
         operation.close()
 
 
-def _answer(
-    wanted: Ask,
+def _answer_parts(
+    parts: Sequence[Ask],
     execute: Execute,
     together: Callable[[Sequence[Ask]], list[Rows] | None] | None,
     whole: Callable[[Ask], Rows | None] | None,
-) -> Any:
-    """Answer one question, or several that were asked together, at once or in steps."""
-    found: Any
-    if wanted.parts:
-        found = None if together is None else together(wanted.parts)
-        if found is None:
-            found = [_answer(each, execute, together, whole) for each in wanted.parts]
+) -> list[Rows | None]:
+    """Answer questions that were asked together, at once or one after the other."""
+    found: list[Rows | None] = []
+    if together is not None and (at_once := together(parts)) is not None:
+        found += at_once
         return found
-    if wanted.steps is None:
-        return execute(wanted)
-    found = None if whole is None else whole(wanted)
-    if found is None and wanted.steps is not _not_ahead:
-        found = drive(wanted.steps(), execute, together, whole)
+    for each in parts:
+        if each.is_optional:
+            found.append(None if whole is None else whole(each))
+        else:
+            found.append(execute(each))
     return found
 
 

@@ -42,7 +42,8 @@ class Store:
         self.place: StoreUrl = read_url(runtime.storage_url if url is None else url)
         hooks = Hooks(self._appended, self._hinted, lambda: self._watched > 0)
         _check_safe(self.place, runtime.state_dir)
-        self.driver: Driver = open_driver(self.place, lambda: runtime.clock, hooks)
+        clock = partial(getattr, runtime, "clock")  # a fake clock may take its place later
+        self.driver: Driver = open_driver(self.place, clock, hooks)
         self._growth: dict[str, int] = {}
         self._hints = 0
         self.awaited: dict[str, list[asyncio.Future[None]]] = {}
@@ -50,7 +51,7 @@ class Store:
         self._on_hint: dict[Callable[[], object], None] = {}
         self._watched = 0
         self._outbox_id: str | None = None
-        """What tells this store from a copy of its schema elsewhere."""
+        """The id that tells this store from a copy of its schema elsewhere."""
 
     @property
     def durability(self) -> Durability:
@@ -131,7 +132,7 @@ class Store:
     def awaiting(self, topic: str) -> Iterator[asyncio.Future[None]]:
         """Lend a future that is resolved when *topic* has grown, as far as this is known by name.
 
-        That another process wrote to some topic is told by `on_hint`.
+        `on_hint` tells that another process wrote to some topic.
         """
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiting = self.awaited.setdefault(topic, [])
@@ -164,7 +165,7 @@ class Store:
 
     @property
     def tells_marks(self) -> bool:
-        """Whether those that wait for a topic to grow are woken when it gets another mark."""
+        """Whether another mark of a topic wakes the callers that wait for the topic to grow."""
         return self.driver.tells_marks
 
     def touch(self, topic: str) -> None:
@@ -172,11 +173,17 @@ class Store:
         self._appended(frozenset((topic,)))
 
     async def check(self) -> list[str]:
-        """Look for damage below the records; return what was found."""
+        """Look for damage below the records; return what was found.
+
+        Cancelling ends the wait; the look may still go over every page.
+        """
         return await self.driver.check()
 
     async def backup(self, path: str | os.PathLike[str]) -> None:
-        """Copy a SQLite store to the new file *path*; see `Runtime.backup`."""
+        """Copy a SQLite store to the new file *path*; see `Runtime.backup`.
+
+        Cancelling before the copy is complete leaves no file behind.
+        """
         target = _target(path)
         if not isinstance(self.driver, CopyingDriver):
             raise StorageError(
@@ -201,7 +208,11 @@ class Store:
         return await self.driver.put_in_outbox(connection, {"store": self._outbox_id, **job})
 
     async def aclose(self) -> None:
-        """Finish what was handed over and close everything."""
+        """Finish what was handed over and close everything.
+
+        Cancelling ends the wait: what was handed over is carried out, but files or connections may
+        stay open.
+        """
         await self.driver.aclose()
 
     def _watch(self, change: int) -> None:

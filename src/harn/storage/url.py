@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import Literal
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import msgspec
@@ -19,7 +20,8 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "file": ("durability", "busy_timeout", "read_only"),
     "postgresql": ("schema", "busy_timeout", "pool_size"),
 }
-
+BUSY_MS = 5000
+"""How long an operation waits for a lock of another process, unless the URL says it."""
 
 _HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(:\d*)?")
 
@@ -40,10 +42,20 @@ class StoreUrl(msgspec.Struct, frozen=True):
         return Path(os.path.abspath(self.rest))
 
     @property
-    def busy_ms(self) -> int | None:
-        """Milliseconds to wait for a lock; None if the URL does not say."""
+    def durability(self) -> Literal["full", "normal"]:
+        """What a write survives, on engines that let the URL say it."""
+        return "normal" if self.options.get("durability") == "normal" else "full"
+
+    @property
+    def busy_ms(self) -> int:
+        """Milliseconds to wait for a lock."""
         found = self.options.get("busy_timeout")
-        return None if found is None else to_ms(found, "busy_timeout")
+        return BUSY_MS if found is None else to_ms(found, "busy_timeout")
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether the store is opened without writing."""
+        return "read_only" in self.options
 
 
 def read_url(url: str) -> StoreUrl:
@@ -108,6 +120,6 @@ def read_only(url: str) -> str:
     'file:///state?durability=normal&read_only=1'
     """
     place = read_url(url)
-    if "read_only" not in OPTIONS[place.engine] or "read_only" in place.options:
+    if "read_only" not in OPTIONS[place.engine] or place.is_read_only:
         return url
     return f"{url}{'&' if place.options else '?'}read_only=1"

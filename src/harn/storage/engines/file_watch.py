@@ -3,9 +3,9 @@
 No promise depends on it: without a hint, readers find the change when they poll the store. The
 descriptor is listed as idle, so that a fake clock does not wait for it.
 
-What the store itself commits it tells its own readers at once, and the renewal of a lease is no
-news to any reader. Such an `own_write` gives no hint, if no other write came in between: the file
-looked before it as at the last hint, and looks now as it did after it. A file that nothing watches
+The store wakes its own readers when it commits, and no reader needs to know that a lease was
+renewed. Such an `own_write` gives no hint, unless another write came in between: the file looked
+before it as at the last hint, and looks now as it did after it. A file that nothing watches
 is not looked at: since Linux 6.13 a look at a file's time makes the next write to it store a new
 one, which takes a fsynced commit a quarter longer.
 """
@@ -41,8 +41,8 @@ A look costs a few microseconds, under 0.1 % of a core; a job is picked up withi
 """
 
 SETTLED_MS = 100
-"""How long after its last write a file's time tells of every later one. File systems count in ticks
-of some milliseconds, so two writes may have the same time."""
+"""Milliseconds after a file's last write from which every later write gives it another time. File
+systems count in ticks of some milliseconds, so two writes may have the same time."""
 
 Look = tuple[int, int] | None
 """A file's size, and the time of its last write."""
@@ -131,7 +131,7 @@ class FileWatch:
         self._again: Timer | None = None
         self._is_paused = False
         self._rests = False
-        """Whether the kernel keeps what it has to tell until a caller waits for it."""
+        """Whether the kernel's events stay unread until a caller waits for them."""
         self._has_met_more = False
         """Whether there were more writes in the pause: they are a hint of their own."""
         self._next_look: Timer | None = None
@@ -165,7 +165,7 @@ class FileWatch:
     # -- inotify -----------------------------------------------------------------------------
 
     def _hear(self) -> bool:
-        """Let the kernel tell of changes; False where it cannot, or the loop cannot listen."""
+        """Start inotify; False where the system or the event loop does not support it."""
         self._fd = _inotify_init()
         if self._fd < 0:
             return False
@@ -180,7 +180,7 @@ class FileWatch:
 
     def _ready(self) -> None:
         assert self._loop is not None
-        if not self._awaits():  # what was written is read, and told, when a caller waits for it
+        if not self._awaits():  # the events are read when a caller waits for them
             self._loop.remove_reader(self._fd)
             self._rests = True
             return
@@ -192,7 +192,7 @@ class FileWatch:
         self._hint()
 
     def _read_events(self) -> bool:
-        """Read what inotify has told; false if that was nothing."""
+        """Read the events of inotify; false if there were none."""
         try:
             while len(os.read(self._fd, 65536)) > 60_000:
                 pass
@@ -209,7 +209,7 @@ class FileWatch:
             self._again.cancel()
             self._again = None
         if self._is_paused:
-            self._has_met_more |= self._read_events()  # before the look, which tells of them
+            self._has_met_more |= self._read_events()  # before the look, which shows them
         look = _size_and_time(self._path)
         is_ours = self._were_ours(look)
         if self._is_paused and (step >= PAUSE_STEPS or is_ours):

@@ -20,14 +20,14 @@ def open_driver(place: StoreUrl, clock: Callable[[], Clock], hooks: Hooks) -> Dr
     if place.engine == "memory":
         return MemoryDriver(clock, hooks)
     if place.engine == "sqlite":
-        from harn.storage.engines.sqlite import BUSY_MS, SqliteDriver
+        from harn.storage.engines.sqlite import SqliteDriver
 
         return SqliteDriver(
             place.path,
             clock,
             hooks,
-            durability="normal" if place.options.get("durability") == "normal" else "full",
-            busy_ms=BUSY_MS if place.busy_ms is None else place.busy_ms,
+            durability=place.durability,
+            busy_ms=place.busy_ms,
         )
     if place.engine == "file":
         from harn.storage.engines.file import FileDriver

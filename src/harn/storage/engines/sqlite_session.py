@@ -43,10 +43,12 @@ class Session:
         self._read_only = read_only
         self._floor = 0
         self._ticked = False
+        self._ms: int | None = None
+        """The clock's time, as this operation has read it."""
 
     def begin(self) -> None:
         """Open a transaction: a writing one takes the lock at once."""
-        self._ticked = False
+        self._ticked, self._ms = False, None
         self.connection.execute("BEGIN" if self._read_only else "BEGIN IMMEDIATE")
 
     def commit(self) -> None:
@@ -60,12 +62,12 @@ class Session:
 
     def drive(self, operation: Operation[T]) -> T:
         """Carry *operation* out inside the open transaction."""
-        self.touched = set()
+        self.touched, self._ms = set(), None
         return drive(operation, self.execute)
 
     def drive_briefly(self, operation: Operation[T], most: int) -> T:
         """Carry *operation* out unless it wants more than *most* statements (`TooLong`)."""
-        self.touched = set()
+        self.touched, self._ms = set(), None
         left = most
 
         def execute(asked: Ask) -> Rows:
@@ -112,10 +114,12 @@ class Session:
         # A fake time is used as it is and not remembered.
         self.touched.add(topic)
         clock = self._clock()
+        if self._ms is None:
+            self._ms = clock.now_ms()
+        ms = self._ms
         if clock.is_fake:
             topic_id, head, _ = self._take(topic, count, largest, 0)
-            return topic_id, head, clock.now_ms()
-        ms = clock.now_ms()
+            return topic_id, head, ms
         if self._ticked and ms < self._floor:
             ms = self._floor
         if (known := self._topics.get(topic)) is not None:
@@ -139,9 +143,14 @@ class Session:
         return rows[0]  # type: ignore[no-any-return]
 
     def now(self) -> int:
-        """Return the store's time: the clock's, but never behind what any process has seen."""
+        """Return the store's time: the clock's, but never behind what any process has seen.
+
+        It stands still during an operation, so that all that it does happens at one moment.
+        """
         clock = self._clock()
-        ms = clock.now_ms()
+        if self._ms is None:
+            self._ms = clock.now_ms()
+        ms = self._ms
         if clock.is_fake:
             return ms
         if not self._ticked:

@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+import msgspec
+
 from harn.clock import Activity, Clock
 from harn.errors import StorageError
 from harn.storage.contract import Durability, Hooks
@@ -23,26 +25,17 @@ from harn.storage.operations import Recipe, nothing
 T = TypeVar("T")
 
 
-class Request:
+class Request(msgspec.Struct, eq=False):
     """One operation on its way to a thread and back: what to do, then its result or error."""
 
-    __slots__ = ("activity", "durability", "error", "future", "recipe", "result", "touched")
-
-    def __init__(
-        self,
-        recipe: Recipe[Any],
-        durability: Durability,
-        future: asyncio.Future[Any],
-        activity: Activity,
-    ) -> None:
-        self.recipe: Recipe[Any] = recipe
-        self.durability = durability
-        self.future: asyncio.Future[Any] = future
-        self.activity: Activity = activity
-        self.result: Any = None
-        self.error: BaseException | None = None
-        self.touched: set[str] | None = None
-        """Topics that grew."""
+    recipe: Recipe[Any]
+    durability: Durability
+    future: asyncio.Future[Any]
+    activity: Activity
+    result: Any = None
+    error: BaseException | None = None
+    touched: set[str] | None = None
+    """Topics that grew."""
 
     @property
     def wanted(self) -> bool:
@@ -112,22 +105,19 @@ class Handover:
 
     def _answer_all(self) -> None:
         while self._answered:
-            self._answer(self._answered.popleft())
-
-    def _answer(self, requests: Sequence[Request]) -> None:
-        touched: set[str] = set()
-        for request in requests:
-            if request.error is None and request.touched:
-                touched |= request.touched
-            future = request.future
-            if not future.done():
-                if request.error is not None:
-                    future.set_exception(request.error)
-                else:
-                    future.set_result(request.result)
-            request.activity.store_ended()
-        if touched:
-            self._hooks.appended(frozenset(touched))
+            touched: set[str] = set()
+            for request in self._answered.popleft():
+                if request.error is None and request.touched:
+                    touched |= request.touched
+                future = request.future
+                if not future.done():
+                    if request.error is not None:
+                        future.set_exception(request.error)
+                    else:
+                        future.set_result(request.result)
+                request.activity.store_ended()
+            if touched:
+                self._hooks.appended(frozenset(touched))
 
 
 def start_thread(name: str, serve: Callable[..., None], *args: object) -> threading.Thread:

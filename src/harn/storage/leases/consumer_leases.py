@@ -12,9 +12,10 @@ import msgspec
 
 from harn.storage.operations import Operation, ask
 
-DAY_MS = 86_400_000
+LISTED_MS = 86_400_000
 """How long an expired consumer stays listed."""
 BATCH = 100
+"""Expired consumers that one look returns at most."""
 
 
 class ConsumerLease(msgspec.Struct, frozen=True):
@@ -99,10 +100,10 @@ def take_expired_consumers() -> Operation[Looked]:
 
 
 def end_consumer(lease: str) -> Operation[None]:
-    """Note that the claims of an expired consumer have been ended; forget those of yesterday."""
+    """Note that an expired consumer's claims have been ended; forget those no longer listed."""
     yield ask("end_consumer", lease=lease)
     [(now,)] = yield ask("now")
-    yield ask("forget_consumers", before=now - DAY_MS)
+    yield ask("forget_consumers", before=now - LISTED_MS)
 
 
 def drop_consumer(lease: str) -> Operation[None]:

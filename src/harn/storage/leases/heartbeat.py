@@ -65,7 +65,10 @@ class Heartbeat:
             self._runtime.loop.call_soon_threadsafe(fn, *args)
 
     async def aclose(self) -> None:
-        """Stop every beat and end the thread."""
+        """Stop every beat and end the thread.
+
+        Cancelling ends the wait; the thread ends all the same.
+        """
         self._is_closed = True
         for beat in list(self._beats):
             beat.stop()
@@ -125,7 +128,10 @@ class Beat:
         self._heartbeat.call(self._end)
 
     async def run(self, recipe: Recipe[T], *, by: float, durability: Durability | None = None) -> T:
-        """Carry an operation of the step out; `StorageBusy` if it is not answered *by* then."""
+        """Carry an operation of the step out; `StorageBusy` if it is not answered *by* then.
+
+        Then, and after a cancel, it may still be carried out.
+        """
         connection = self._heartbeat.connection(self._store)
         answer = asyncio.ensure_future(connection.run(recipe, durability=durability))
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -8,22 +8,20 @@ processes share; see `lease_place` for where it keeps them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from harn.storage.operations import Operation, ask
 from harn.storage.url import read_url
 
 
-@dataclass(frozen=True, slots=True)
-class TakenLease:
+class TakenLease(msgspec.Struct, frozen=True):
     """A lease that is ours: *epoch* names this taking of it, forever."""
 
     epoch: int
     expires_at_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseHeld:
+class LeaseHeld(msgspec.Struct, frozen=True):
     """A lease that another holder has, for *left_ms* more unless it is renewed."""
 
     holder: str
@@ -46,8 +44,7 @@ def look_at_lease(name: str) -> Operation[LeaseHeld | None]:
     return LeaseHeld(holder, left_ms) if left_ms > 0 else None
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseView:
+class LeaseView(msgspec.Struct, frozen=True):
     """A lease that is held, as an operator sees it."""
 
     name: str

@@ -29,6 +29,7 @@ EVERY = 60.0
 PAUSE = 0.1
 """Seconds between two steps, while there is more to trim."""
 WITHIN = 30.0
+"""Seconds that the store has to answer each of them."""
 
 Trim = Callable[["JobRetention", bool], Awaitable[bool]]
 """Removes a bounded number of jobs of a queue with `run`; tells whether there may be more. It is

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from harn.storage.limits.bucket_rows import (
         Ahead,
         BucketRow,
-        BucketUse,
         Head,
+        ListedBucket,
         charge,
         correct,
         cut_back,
@@ -42,9 +42,9 @@ else:
         __name__,
         {
             "bucket_rows": """
-                Ahead BucketRow BucketUse Head charge correct cut_back drop_owner join last_expiry
-                leave line_heads list_buckets lock_buckets prune renew_owner rows_from server_time
-                shift store sweep take_tickets those_ahead unpack_rows version
+                Ahead BucketRow Head ListedBucket charge correct cut_back drop_owner join
+                last_expiry leave line_heads list_buckets lock_buckets prune renew_owner rows_from
+                server_time shift store sweep take_tickets those_ahead unpack_rows version
             """,
         },
     )
@@ -52,8 +52,8 @@ else:
 __all__ = [
     "Ahead",
     "BucketRow",
-    "BucketUse",
     "Head",
+    "ListedBucket",
     "charge",
     "correct",
     "cut_back",

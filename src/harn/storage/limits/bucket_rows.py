@@ -50,7 +50,7 @@ class Head(NamedTuple):
     until_us: int | None
 
 
-class BucketUse(NamedTuple):
+class ListedBucket(NamedTuple):
     """A bucket as an operator sees it: the units that count now, and how many callers wait."""
 
     key: str
@@ -198,13 +198,13 @@ def server_time() -> Operation[int]:
     return int(now)
 
 
-def list_buckets(instant: int) -> Operation[list[BucketUse]]:
+def list_buckets(instant: int) -> Operation[list[ListedBucket]]:
     """List every bucket as it stands at *instant*."""
     rows = yield ask("limit_list", instant=instant)
     return [_use(row, instant) for row in rows]
 
 
-def _use(row: Row, instant: int) -> BucketUse:
+def _use(row: Row, instant: int) -> ListedBucket:
     key, limit, span, until, others, paused, head, spilled, recent, used, frees, count, waiting = (
         row
     )
@@ -215,7 +215,7 @@ def _use(row: Row, instant: int) -> BucketUse:
             used, count = used + units, count + 1
             if frees is None and units:
                 frees = expires
-    return BucketUse(key, limit, span, until, others, paused, used, frees, count, waiting)
+    return ListedBucket(key, limit, span, until, others, paused, used, frees, count, waiting)
 
 
 def unpack_rows(recent: bytes) -> array[int]:

@@ -18,10 +18,11 @@ if TYPE_CHECKING:
         append,
         head,
         list_topics,
-        raise_head,
+        newest,
         read,
         record_at,
         records,
+        skip_offsets,
     )
     from harn.storage.log.export import Importer, export
     from harn.storage.log.rebuild import Difference, compare, rebuild
@@ -30,7 +31,7 @@ else:
     front_door(
         __name__,
         {
-            "events": "PAGE append head list_topics raise_head read record_at records",
+            "events": "PAGE append head list_topics newest read record_at records skip_offsets",
             "export": "Importer export",
             "rebuild": "Difference compare rebuild",
             "trim": "first_since_oldest first_where oldest_kept trim",
@@ -48,11 +49,12 @@ __all__ = [
     "first_where",
     "head",
     "list_topics",
+    "newest",
     "oldest_kept",
-    "raise_head",
     "read",
     "rebuild",
     "record_at",
     "records",
+    "skip_offsets",
     "trim",
 ]

@@ -8,11 +8,10 @@ offsets and a reader never skips one (see `docs/design/postgres-order.md`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any
 
 from harn.errors import StorageCorrupt
-from harn.storage.codec import decode
+from harn.storage.codec import EMPTY, decode
 from harn.storage.contract import APPEND, TAKE_OFFSETS, Damaged, Draft, Event, topics_of
 from harn.storage.operations import Ask, Operation, Row, Rows, ask, ask_many, ask_together
 
@@ -31,11 +30,13 @@ def append(drafts: Sequence[Draft], *, places: bool = True) -> Operation[list[tu
     engine need not wait for it.
     """
     params = {"drafts": drafts, "places": places}
-    placed: Any = yield Ask(APPEND, params, steps=partial(_in_steps, drafts))
+    placed: Any = yield Ask(APPEND, params, is_optional=True)
+    if placed is None:
+        placed = yield from _append_in_steps(drafts)
     return placed  # type: ignore[no-any-return]
 
 
-def _in_steps(drafts: Sequence[Draft]) -> Operation[Rows]:
+def _append_in_steps(drafts: Sequence[Draft]) -> Operation[list[tuple[int, int]]]:
     if len(drafts) == 1:  # a topic of its own, so no more than it must
         [item] = drafts
         answer = yield ask(TAKE_OFFSETS, topic=item.topic, count=1, largest=len(item.payload))
@@ -79,6 +80,13 @@ def read(topic: str, after: int, limit: int = PAGE) -> Operation[tuple[list[Even
     return events, damaged
 
 
+def newest(topic: str, count: int) -> Operation[list[Event]]:
+    """Read the newest *count* records of *topic*, oldest first, without damaged ones."""
+    last = yield from head(topic)
+    found, _ = yield from read(topic, max(0, last - count), count)
+    return found
+
+
 def records(topic: str, after: int, limit: int = PAGE) -> Operation[Rows]:
     """Read a page of *topic* as it is stored: (order, offset, kind, payload, headers, time).
 
@@ -95,7 +103,8 @@ def record_at(topic: str, id: int) -> Operation[bytes]:
 
 def event_of(topic: str, id: Any, kind: Any, payload: Any, headers: Any, at: Any) -> Event:
     """Read a record from its row; one that cannot be what was written is `StorageCorrupt`."""
-    found, told = decode(payload), decode(headers)
+    # Most records have no headers: without decoding `{}` this takes a tenth less time.
+    found, told = decode(payload), {} if headers == EMPTY else decode(headers)
     if not (isinstance(told, dict) and isinstance(kind, str) and isinstance(at, int)):
         raise StorageCorrupt("its kind, headers or time is not what it was")
     return Event(id, topic, kind, found, told, at)
@@ -139,6 +148,6 @@ def drop_cursor(topic: str, consumer: str) -> Operation[bool]:
     return bool((yield ask("drop_cursor", topic=topic, consumer=consumer)))
 
 
-def raise_head(topic: str, by: int) -> Operation[None]:
-    """Skip *by* offsets of *topic*, whose records were dropped."""
-    yield ask(TAKE_OFFSETS, topic=topic, count=by, largest=0)
+def skip_offsets(topic: str, count: int) -> Operation[None]:
+    """Skip so many offsets of *topic*, whose records were dropped."""
+    yield ask(TAKE_OFFSETS, topic=topic, count=count, largest=0)

@@ -20,11 +20,21 @@ from harn.errors import StorageCorrupt, StorageError, StorageVersion
 from harn.escaping import in_json
 from harn.storage.codec import MAX_PAYLOAD, check_kind, check_topic, encode, encode_headers
 from harn.storage.contract import TAKE_OFFSETS, Damaged
-from harn.storage.log.events import COLUMNS, PAGE, PAGE_BYTES, event_of, list_topics, records
+from harn.storage.log.events import (
+    COLUMNS,
+    PAGE,
+    PAGE_BYTES,
+    event_of,
+    list_topics,
+    move_cursor,
+    records,
+)
 from harn.storage.operations import Operation, Row, Rows, ask, ask_many
 from harn.storage.store import Store
 
 VERSION = 1
+MOST_IMPORTED = 2 * MAX_PAYLOAD
+"""Bytes of a payload: a record that harn writes may hold a value of `MAX_PAYLOAD` and more."""
 MOST_DAMAGED = 1000
 """The most damaged records that an export leaves out."""
 
@@ -123,7 +133,7 @@ class Importer:
             raise StorageError("this is not an export: it is empty")
         await self._flush()
         for topic, head in self._heads.items():
-            await self._store.run(lambda t=topic, h=head: _raise(t, h))  # type: ignore[misc]
+            await self._store.run(partial(_raise_head, topic, head))
 
     async def _take(self, line: bytes) -> None:
         if not self._begun:
@@ -131,7 +141,7 @@ class Importer:
             return
         if line.lstrip().startswith(b'{"cursor"'):
             topic, consumer, position = _decoded(line, _Cursor).cursor
-            await self._store.run(lambda: _move(check_topic(topic), consumer, position))
+            await self._store.run(partial(move_cursor, check_topic(topic), consumer, position))
             return
         item = _decoded(line, _Record)
         row = _row(item)
@@ -191,11 +201,7 @@ async def _page(
                 damaged.append(Damaged(topic, after, str(error)))
 
 
-def _move(topic: str, consumer: str, position: int) -> Operation[None]:
-    yield ask("move_cursor", topic=topic, consumer=consumer, position=position)
-
-
-def _raise(topic: str, head: int) -> Operation[None]:
+def _raise_head(topic: str, head: int) -> Operation[None]:
     yield ask("raise_head", topic=topic, head=head)
 
 
@@ -244,7 +250,7 @@ def _shown(line: bytes) -> bytes:
 def _row(item: _Record) -> Row:
     check_topic(item.topic)
     check_kind(item.kind)
-    payload = encode("payload", item.payload, MAX_PAYLOAD)
+    payload = encode("payload", item.payload, MOST_IMPORTED)
     return (0, item.id, item.kind, payload, encode_headers(item.headers), item.at)
 
 

@@ -10,15 +10,15 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import apsw
+import msgspec
 
 from harn.clock import SystemClock
 from harn.errors import StorageCorrupt
 from harn.storage.contract import Event
-from harn.storage.engines import ODD_ROW, Session, migrate
+from harn.storage.engines import Session, fold_record, migrate
 from harn.storage.indexes import Index, Table, all_indexes
 from harn.storage.log.events import PAGE, event_of, records
 from harn.storage.log.trim import Trimmed, oldest_kept, trimmed_queues
@@ -31,8 +31,7 @@ Progress = Callable[[int], None]
 MOST_SHOWN = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(msgspec.Struct, frozen=True):
     """A row that the log gives and the table does not have (`missing`), or the reverse (`extra`).
 
     A record that cannot be folded is `unreadable`, in the table `events`.
@@ -89,8 +88,7 @@ def rebuild(
     return counts
 
 
-@dataclass(frozen=True, slots=True)
-class _Queue:
+class _Queue(msgspec.Struct, frozen=True):
     """A queue of the index; with what it shares by if the records of that may be trimmed."""
 
     name: str
@@ -144,26 +142,13 @@ def _folded(
             scratch.drive(_remember_keys(queue.name, queue.keys))
     count, unread = 0, list[Row]()
     while (event := (yield from merge.next())) is not None:
-        if (reason := _fold(scratch, index, event)) is not None:
+        if (reason := fold_record(scratch, index, event)) is not None:
             unread.append((event.topic, event.id, reason))
         count += 1
         if progress is not None and count % PAGE == 0:
             progress(count)
     scratch.commit()
     return scratch, unread
-
-
-def _fold(scratch: Session, index: Index, event: Event) -> str | None:
-    """Fold *event*; return the reason if it cannot be folded, because its JSON was changed."""
-    scratch.connection.execute("SAVEPOINT one")
-    try:
-        scratch.drive(index.fold(event))
-        return None
-    except (StorageCorrupt, ValueError, LookupError, *ODD_ROW) as error:
-        scratch.connection.execute("ROLLBACK TO one")
-        return f"{type(error).__name__}: {error}"
-    finally:
-        scratch.connection.execute("RELEASE one")
 
 
 def _remember_keys(queue: str, keys: _Keys) -> Operation[None]:

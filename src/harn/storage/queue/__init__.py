@@ -24,6 +24,7 @@ attempt_history.py the attempts in a job's row
 share_turns.py     a key's turn and credit, and the rule that moves them on
 share_tree.py      the shares of a queue whose keys are paths
 share_keys.py      the shares' keys, their cap, what a pick costs, and when idle ones go
+read_queue.py      a queue's row, read without changing the queue
 job_views.py       counts of a queue and its keys, and one job's place in it
 job_steps.py       the steps of a job, recorded under its claim
 job_states.py      jobs as an application sees them: by id, or a page of them
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
         work_on,
     )
     from harn.storage.queue.dead_leases import end_claims_of
+    from harn.storage.queue.expire import end_due_in
     from harn.storage.queue.job_records import (
         PRIORITIES,
         STATES,
@@ -94,7 +96,6 @@ if TYPE_CHECKING:
         list_shares,
         queue_names,
         waiting_functions,
-        wake_queue,
     )
     from harn.storage.queue.share_turns import Share
     from harn.storage.queue.write_claims import Claiming
@@ -108,6 +109,7 @@ else:
             """,
             "claim": "Claimed Work WorkDone settle_claims work_on",
             "dead_leases": "end_claims_of",
+            "expire": "end_due_in",
             "write_claims": "Claiming",
             "job_records": """
                 PRIORITIES STATES Board Choice Choose ClaimedJob Dimension JobDraft Pick Settlement
@@ -116,7 +118,7 @@ else:
             "job_tables": "JobIndex",
             "job_views": """
                 JobView QueueCounts ShareCounts count_queue in_flight_by_lease list_shares
-                queue_names waiting_functions wake_queue
+                queue_names waiting_functions
             """,
             "share_turns": "Share",
         },
@@ -146,6 +148,7 @@ __all__ = [
     "claimable",
     "count_queue",
     "end_claims_of",
+    "end_due_in",
     "function_need",
     "in_flight_by_lease",
     "job_charges",
@@ -161,6 +164,5 @@ __all__ = [
     "shared_pools",
     "shown_key",
     "waiting_functions",
-    "wake_queue",
     "work_on",
 ]

@@ -21,7 +21,14 @@ from harn.storage.queue.enqueue import enter_at_once, enter_jobs, job_drafts
 from harn.storage.queue.expire import end_due
 from harn.storage.queue.gathered_records import note
 from harn.storage.queue.job_index import ack_held
-from harn.storage.queue.job_records import Board, ClaimedJob, JobDraft, Settlement, SettlementResult
+from harn.storage.queue.job_records import (
+    Board,
+    ClaimedJob,
+    JobDraft,
+    Settlement,
+    SettlementResult,
+    dedupe_key_of,
+)
 from harn.storage.queue.outbox import outbox_waits, take_in
 from harn.storage.queue.parked_jobs import carry_on
 from harn.storage.queue.queue_row import QueueState, open_queue, write_holding
@@ -95,7 +102,7 @@ def work_on(queue: str, work: Work, new_id: NewId) -> Operation[WorkDone]:
             yield from write_holding(state)
         claimed.append((yield from _claim(state, claiming, new_id)))
         state.ahead.clear()
-    idle = _is_idle(state, work, claimed)
+    idle = not (work.jobs or work.settlements) and _is_idle(state, claimed)
     died = state.tally.dead - died
     noted = yield from write_back(state)
     for each in claimed:  # last, so that all of the writing above goes out with this question
@@ -110,7 +117,7 @@ def _open(queue: str, work: Work, drafts: Sequence[Draft]) -> Operation[QueueSta
     Jobs that wait in the outbox enter the queue first.
     """
     acks = _acks(work.settlements) if work.settlements else {}
-    look = _first_look(work, acks)
+    look = _first_look(work, acks) if work.claims else None
     ahead: list[Ask] = []
     state = None
     if not work.jobs:
@@ -118,7 +125,9 @@ def _open(queue: str, work: Work, drafts: Sequence[Draft]) -> Operation[QueueSta
     if state is None:
         ahead = _ahead(queue, work, drafts, acks, look)
         state = yield from _open_in_steps(queue, work, ahead)
-    if state is not None and work.dedupe_ms is not None and _must_take_in(state, ahead):
+    if state is None or state.outbox is None or work.dedupe_ms is None:
+        return state
+    if _must_take_in(state, ahead):
         yield from take_in(state, work.dedupe_ms)
     return state
 
@@ -129,14 +138,14 @@ def _open_in_steps(queue: str, work: Work, ahead: Sequence[Ask]) -> Operation[Qu
         waiting: Any = yield outbox_waits(queue)
         if waiting is not None:  # even if none waits: another process may just have moved them
             state = yield from open_queue(queue, create=bool(waiting), ahead=ahead)
-    if state is not None:
-        state.responded = _head(state.ahead.pop(HEAD, None))
+    if state is not None and (rows := state.ahead.pop(HEAD, None)):
+        state.responded = int(rows[0][0])
     return state
 
 
-def _is_idle(state: QueueState, work: Work, claimed: Sequence[Claimed]) -> bool:
-    """Tell whether there were only claims, which chose nothing and changed nothing."""
-    if work.jobs or work.settlements or state.is_changed or state.is_touched or state.drafts:
+def _is_idle(state: QueueState, claimed: Sequence[Claimed]) -> bool:
+    """Tell whether claims chose nothing and changed nothing."""
+    if state.is_changed or state.is_touched or state.drafts:
         return False
     return not any(each.jobs for each in claimed)
 
@@ -145,16 +154,19 @@ def _ahead(
     queue: str, work: Work, drafts: Sequence[Draft], acks: Mapping[int, str], look: Ask | None
 ) -> list[Ask]:
     """Return the questions that can be asked with the queue's row, before anything is written."""
-    head = ask(HEAD, topic=queue_topics(queue).responses)
-    asked: list[Ask] = [head] if work.settlements else []
+    asked: list[Ask] = []
+    if work.settlements:
+        asked.append(ask(HEAD, topic=queue_topics(queue).responses))
     if work.jobs:
-        deduping = any(job.dedupe_key is not None for job in work.jobs)
-        if deduping:
-            return asked
-        return [*asked, ask_ahead(APPEND, drafts=drafts, places=True, unless_waiting=queue)]
+        if set(map(dedupe_key_of, work.jobs)) <= {None}:
+            append = ask_ahead(APPEND, drafts=drafts, places=True, unless_waiting=queue)
+            asked.append(append)
+        return asked
     if acks:
         asked.append(ack_held(queue, acks))
-    return asked if look is None else [*asked, look]
+    if look is not None:
+        asked.append(look)
+    return asked
 
 
 def _first_look(work: Work, acks: Mapping[int, str]) -> Ask | None:
@@ -166,14 +178,8 @@ def _first_look(work: Work, acks: Mapping[int, str]) -> Ask | None:
 
 def _must_take_in(state: QueueState, ahead: Sequence[Ask]) -> bool:
     """Tell whether jobs wait in the outbox: the queue's row says so, or an append was refused."""
-    if state.outbox is None:
-        return False
     is_refused = APPEND not in state.ahead and any(each.name == APPEND for each in ahead)
-    return state.outbox or is_refused
-
-
-def _head(rows: Any) -> int:
-    return int(rows[0][0]) if rows else 0
+    return bool(state.outbox) or is_refused
 
 
 def _acks(settlements: Sequence[Settlement]) -> dict[int, str]:

@@ -10,6 +10,7 @@ import msgspec
 from harn.storage.operations import Operation, ask, ask_ahead, ask_together
 from harn.storage.queue.outbox import outbox_waits
 from harn.storage.queue.pauses import read_pauses
+from harn.storage.queue.read_queue import read_with_outbox
 
 _encode = msgspec.json.encode
 
@@ -50,29 +51,27 @@ def has_work(
 
     With *triggers* only jobs of these trigger ids count.
     """
-    found: Any = yield ask_together([ask("queue_row", queue=queue), outbox_waits(queue)])
-    rows, waiting = found
-    if not rows:
-        return bool(waiting), 0, None
-    queue_id, now, alarm, paused = rows[0][0], rows[0][1], rows[0][8], rows[0][12]
-    if paused is not None and read_pauses(paused).queue is not None:
-        return False, now, None
-    if waiting or (alarm is not None and alarm <= now):
-        return True, now, alarm
-    in_tree = rows[0][-1] != ""  # where a branch at its cap holds up leaves that are below theirs
-    opened = ask("open_branches" if in_tree else "open_keys", queue_id=queue_id, limit=1)
+    row, is_waiting = yield from read_with_outbox(queue)
+    if row is None:
+        return is_waiting, 0, None
+    if row.paused is not None and row.pauses.queue is not None:
+        return False, row.now, None
+    if is_waiting or row.is_due:
+        return True, row.now, row.alarm
+    in_tree = row.hierarchy != ""  # where a branch at its cap holds up leaves that are below theirs
+    opened = ask("open_branches" if in_tree else "open_keys", queue_id=row.queue_id, limit=1)
     found = bool((yield opened))
-    if found and (ours := (yield from needed_triggers(queue_id, triggers))) is not None:
+    if found and (ours := (yield from needed_triggers(row.queue_id, triggers))) is not None:
         ready = "open_job_in_tree" if in_tree else "open_job_of"
-        found = bool((yield ask(ready, queue_id=queue_id, triggers=ours)))
-    return found, now, alarm
+        found = bool((yield ask(ready, queue_id=row.queue_id, triggers=ours)))
+    return found, row.now, row.alarm
 
 
 def needed_triggers(queue_id: int, triggers: frozenset[str] | None) -> Operation[str | None]:
     """Return a claimer's trigger ids as JSON if the queue has seen any other one."""
     if triggers is None:
         return None
-    rows = yield ask("foreign_triggers", queue_id=queue_id)
+    rows = yield ask("triggers_seen", queue_id=queue_id)
     if all(trigger in triggers for (trigger,) in rows):
         return None
     return _encode(sorted(triggers)).decode()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harn.storage.operations import Operation, ask
+from harn.storage.operations import Ask, Operation, ask
 from harn.storage.queue.job_records import JobDraft, share_key
 from harn.storage.queue.queue_row import QueueState
 
@@ -47,19 +47,15 @@ def deduped(
     return int(job_id) if known and fresh else None
 
 
-def bind_dedupe_keys(
-    state: QueueState, jobs: Sequence[tuple[int, int, JobDraft]]
-) -> Operation[None]:
-    """Let the dedupe keys of new jobs, given as (id, time, draft), lead to them."""
-    for id, _, job in jobs:
-        if job.dedupe_key is not None:
-            yield ask(
-                "bind_dedupe",
-                queue_id=state.queue_id,
-                tenant_id=dedupe_tenant(job.tenant_id),
-                dedupe_key=job.dedupe_key,
-                job_id=id,
-            )
+def bind_dedupe_key(state: QueueState, tenant_id: str | None, dedupe_key: str, job_id: int) -> Ask:
+    """Ask for the dedupe key of a new job to lead to it."""
+    return ask(
+        "bind_dedupe",
+        queue_id=state.queue_id,
+        tenant_id=dedupe_tenant(tenant_id),
+        dedupe_key=dedupe_key,
+        job_id=job_id,
+    )
 
 
 def dedupe_tenant(tenant_id: str | None) -> str:

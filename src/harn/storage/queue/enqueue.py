@@ -12,10 +12,17 @@ from typing import Any
 from harn.storage.contract import APPEND, Draft
 from harn.storage.log import append
 from harn.storage.operations import Operation, Row, ask_last, ask_many
-from harn.storage.queue.dedupe_keys import bind_dedupe_keys, without_duplicates
+from harn.storage.queue.dedupe_keys import bind_dedupe_key, without_duplicates
 from harn.storage.queue.gathered_records import queue_headers
 from harn.storage.queue.job_index import GROW_COLUMNS
-from harn.storage.queue.job_records import PARKED, READY, SCHEDULED, JobDraft, share_key
+from harn.storage.queue.job_records import (
+    PARKED,
+    READY,
+    SCHEDULED,
+    JobDraft,
+    dedupe_key_of,
+    share_key,
+)
 from harn.storage.queue.queue_row import QueueState, set_alarm
 from harn.storage.queue.share_tree import shift_tree
 from harn.storage.queue.single_statements import without_nulls
@@ -32,6 +39,9 @@ _COLUMNS = attrgetter(
     *("payload", "headers", "priority", "max_attempts"),
     *("tenant_id", "binding_key", "trigger_id", "function", "cost"),
 )
+_EXTRAS = attrgetter("dedupe_key", "not_before_ms", "delay_ms", "ticket")
+_PLAIN = {(None, None, None, None)}
+"""The extras of jobs of which nothing but their queue decides when and whether they enter."""
 
 
 def enter_at_once(
@@ -42,7 +52,7 @@ def enter_at_once(
     The queue's row says whether *dimension* is still the one that makes its keys, and whether the
     queue is paused, belongs to a pool or has jobs in the outbox: then nothing is done, either.
     """
-    if not all(job.is_plain for job in jobs):
+    if set(map(_EXTRAS, jobs)) != _PLAIN:
         return None
     if len(jobs) == 1:
         fill = partial(_values, queue, dimension, jobs[0])
@@ -114,7 +124,7 @@ def enter_jobs(
     state: QueueState, jobs: Sequence[JobDraft], drafts: Sequence[Draft], dedupe_ms: int
 ) -> Operation[list[tuple[int, bool]]]:
     """Enter *jobs*, whose records are *drafts*; return ids, and whether each was there already."""
-    if all(job.dedupe_key is None for job in jobs):
+    if set(map(dedupe_key_of, jobs)) <= {None}:
         ids = yield from _append_jobs(state, jobs, drafts)
         return [(id, False) for id in ids]
     places, fresh = yield from without_duplicates(state, jobs, dedupe_ms)
@@ -141,25 +151,33 @@ def _append_jobs(
 
 def index_jobs(state: QueueState, jobs: Sequence[tuple[int, int, JobDraft]]) -> Operation[None]:
     """Add *jobs*, each with its id and time, to the index, with their tickets and dedupe keys."""
-    yield from add_jobs(state, jobs)
-    yield from bind_tickets(state, [(job.ticket, id) for id, _, job in jobs])
-    yield from bind_dedupe_keys(state, jobs)
+    yield from _add_jobs(state, jobs)
+    tickets: list[tuple[str, int]] = []
+    for id, _, job in jobs:
+        if job.ticket is not None:
+            tickets.append((job.ticket, id))
+        if job.dedupe_key is not None:
+            yield bind_dedupe_key(state, job.tenant_id, job.dedupe_key, id)
+    if tickets:
+        yield from bind_tickets(state, tickets)
 
 
-def add_jobs(state: QueueState, jobs: Sequence[tuple[int, int, JobDraft]]) -> Operation[None]:
+def _add_jobs(state: QueueState, jobs: Sequence[tuple[int, int, JobDraft]]) -> Operation[None]:
     """Enter new jobs, given as (id, time of enqueueing, draft)."""
     rows: list[Row] = []
     ready: Counter[str] = Counter()
     scheduled: Counter[str] = Counter()
     parked: Counter[str] = Counter()
     first_at: dict[str, int] = {}
+    needs: set[str] = set()
     soonest: int | None = None
     queue_id, dimension = state.queue_id, state.dimension
     is_paused = state.paused is not None
     rotates, rounds = state.rotates, dict[str, int]()
     for id, at, job in jobs:
         key = share_key(dimension, job.tenant_id, job.binding_key, job.trigger_id)
-        wakes = job.wakes_at(at)
+        needs.add(job.need)
+        wakes = job.not_before_ms if job.delay_ms is None else at + job.delay_ms
         if wakes is not None and wakes <= at:
             wakes = None
         state_now = READY if wakes is None else SCHEDULED
@@ -193,19 +211,17 @@ def add_jobs(state: QueueState, jobs: Sequence[tuple[int, int, JobDraft]]) -> Op
     yield ask_many("grow_shares", GROW_COLUMNS, shares)
     if state.hierarchy:
         yield from shift_tree(state, [(key, count, 0) for key, count in ready.items()])
-    needs = sorted({job.need for _, _, job in jobs})
     yield ask_many(
-        "note_triggers", ("queue_id", "trigger_id"), [(queue_id, each) for each in needs]
+        "note_triggers", ("queue_id", "trigger_id"), [(queue_id, each) for each in sorted(needs)]
     )
     if soonest is not None:
         set_alarm(state, soonest)
 
 
-def bind_tickets(state: QueueState, tickets: Iterable[tuple[str | None, int]]) -> Operation[None]:
-    """Store tickets, given as (ticket, job's id); a job without a ticket is skipped."""
-    rows: list[Row] = [(state.queue_id, each, id) for each, id in tickets if each is not None]
-    if rows:
-        yield ask_many("bind_tickets", ("queue_id", "ticket", "job_id"), rows)
+def bind_tickets(state: QueueState, tickets: Iterable[tuple[str, int]]) -> Operation[None]:
+    """Store tickets, given as (ticket, job's id)."""
+    rows: list[Row] = [(state.queue_id, each, id) for each, id in tickets]
+    yield ask_many("bind_tickets", ("queue_id", "ticket", "job_id"), rows)
 
 
 def job_drafts(queue: str, jobs: Sequence[JobDraft]) -> list[Draft]:

@@ -12,19 +12,23 @@ from harn.storage.queue.gathered_records import note
 from harn.storage.queue.job_changes import settle_jobs
 from harn.storage.queue.job_index import BATCH, JobRow, Shifts
 from harn.storage.queue.job_records import CLAIMED, FAILED
-from harn.storage.queue.queue_row import QueueState
+from harn.storage.queue.queue_row import QueueState, open_queue
 from harn.storage.queue.settle import NewId, Settling
 from harn.storage.queue.write_back import write_back
 
 
-def settle_due(state: QueueState, new_id: NewId) -> Operation[None]:
-    """End claims that have expired, and bury jobs that have no attempt left."""
+def end_due_in(queue: str, new_id: NewId) -> Operation[bool]:
+    """End a batch of expired claims in *queue*, and make due jobs ready; tell if more is due."""
+    state = yield from open_queue(queue)
+    if state is None:
+        return False
     yield from end_due(state, new_id)
     yield from write_back(state)
+    return state.is_due
 
 
 def end_due(state: QueueState, new_id: NewId) -> Operation[None]:
-    """End a batch of expired claims, and make a batch of due jobs ready."""
+    """End a batch of expired claims, and make a batch of due jobs ready; *state* gathers it."""
     if not state.is_due:
         return
     rows = yield ask("due_jobs", queue_id=state.queue_id, until=state.now, limit=BATCH)
@@ -72,5 +76,6 @@ def wake_jobs(state: QueueState, rows: Sequence[Row]) -> Operation[None]:
         to = state.ready_for(tenant_id)
         settled.append((id, to, None, held, attempts, None, history, None))
         shifts.move(key, was, to)
-    yield from settle_jobs(state, settled)
+    if settled:
+        yield from settle_jobs(state, settled)
     yield from shifts.apply(state)

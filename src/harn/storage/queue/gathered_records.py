@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ from harn.topics import queue_topics
 _encode = msgspec.json.encode
 
 
+@lru_cache(maxsize=1024)
 def queue_headers(queue: str) -> bytes:
     """Encode the headers of a queue's claim and response records."""
     return _encode({"queue": queue})

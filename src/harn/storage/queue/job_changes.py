@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import chain
 from typing import Any
 
 import msgspec
 
-from harn.storage.operations import Operation, Row, ask, ask_many
+from harn.storage.operations import Ask, Operation, Row, ask, ask_many
 from harn.storage.queue.attempt_history import add_history
 from harn.storage.queue.job_index import JobRow, Shifts
 from harn.storage.queue.job_records import (
@@ -51,8 +50,9 @@ class Changes:
 
     def __init__(self, state: QueueState) -> None:
         self._state = state
-        self._ahead: Sequence[int] = []
         self._groups = [_Group()]
+        self.ids: list[int] = []
+        """The jobs that change."""
 
     def add(self, job: JobRow, to: Change, charge: int | None = None) -> None:
         """Change *job*; a job may change more than once.
@@ -71,6 +71,7 @@ class Changes:
             *(job.id, state, to.wake_at, to.held, to.attempts, to.settled_at, to.history),
             to.response,
         )
+        self.ids.append(job.id)
         job.state, job.wake_at, job.held = state, to.wake_at, to.held
         job.attempts, job.history = to.attempts, to.history
         if to.wake_at is not None:
@@ -85,26 +86,16 @@ class Changes:
         if excess:
             group.correct(job, excess)
         group.ack(job.id, response)
+        self.ids.append(job.id)
         job.state, job.wake_at, job.held = ACKED, None, 0
 
-    def acked_ahead(self, rows: Iterable[Row]) -> Sequence[int]:
-        """Note jobs that are written already, *rows* of `ack_held`; return their ids in order."""
-        self._ahead = [row[0] for row in rows]
-        return self._ahead
-
-    def acked(self, ids: list[int], keys: Sequence[str], first_response: int) -> None:
+    def acked(self, ids: list[int], keys: Iterable[str], first_response: int) -> None:
         """Settle claimed jobs of *keys* as done; a lone one is written already, not its share."""
-        if len(ids) == 1:
-            self._ahead = ids
-        else:
+        if len(ids) > 1:
             self._groups[-1].acks.append((first_response, ids))
+        self.ids += ids
         for key, number in Counter(keys).items():
             self._groups[-1].shifts.add(key, in_flight=-number)
-
-    @property
-    def ids(self) -> list[int]:
-        """The jobs that change."""
-        return [*self._ahead, *chain.from_iterable([group.ids for group in self._groups])]
 
     def apply(self) -> Operation[None]:
         """Write jobs' new rows and move their work between the counters of their shares."""
@@ -131,28 +122,23 @@ class Changes:
         group = self._groups[-1]
         in_tree, is_alike = self._state.hierarchy != "", is_ack and group.has_only_acks
         mixes = (is_corrected or group.corrections) and (in_tree or not is_alike)
-        if (mixes or (in_tree and not is_alike)) and group.ids:
+        if (mixes or (in_tree and not is_alike)) and (group.rows or group.acks):
             group = _Group()
             self._groups.append(group)
         group.has_only_acks = group.has_only_acks and is_ack
         return group
 
 
-class _Group:
+class _Group(msgspec.Struct):
     """Jobs whose changes are written together."""
 
-    def __init__(self) -> None:
-        self.rows: dict[int, Row] = {}
-        self.acks: list[tuple[int | None, list[int]]] = []
-        """Acked jobs in runs whose responses have consecutive offsets, each after the first one."""
-        self.shifts = Shifts()
-        self.refunds: Counter[str] = Counter()
-        self.corrections: Counter[str] = Counter()
-        self.has_only_acks = True
-
-    @property
-    def ids(self) -> list[int]:
-        return [*chain.from_iterable([ids for _, ids in self.acks]), *self.rows]
+    rows: dict[int, Row] = {}
+    acks: list[tuple[int | None, list[int]]] = []
+    """Acked jobs in runs whose responses have consecutive offsets, each after the first one."""
+    shifts: Shifts = msgspec.field(default_factory=Shifts)
+    refunds: Counter[str] = msgspec.field(default_factory=Counter)
+    corrections: Counter[str] = msgspec.field(default_factory=Counter)
+    has_only_acks: bool = True
 
     def ack(self, id: int, response: int | None) -> None:
         """Add a job to the last run of acked ones, or begin another run."""
@@ -170,7 +156,8 @@ class _Group:
             job.charged -= excess
 
     def apply(self, state: QueueState) -> Operation[None]:
-        yield from settle_jobs(state, tuple(self.rows.values()))
+        if self.rows:
+            yield from settle_jobs(state, tuple(self.rows.values()))
         for first, ids in self.acks:
             yield ask(
                 "ack_jobs",
@@ -180,27 +167,26 @@ class _Group:
                 at=state.now,
             )
         yield from self.shifts.apply(state)
-        yield from _add_credit(state, "refund_shares", REFUND_COLUMNS, self.refunds)
+        if self.refunds:
+            yield _add_credit(state, "refund_shares", REFUND_COLUMNS, self.refunds)
         if state.hierarchy:
             yield from correct_tree(state, self.corrections)
-        else:
-            yield from _add_credit(state, "correct_shares", CORRECT_COLUMNS, self.corrections)
+        elif self.corrections:
+            yield _add_credit(state, "correct_shares", CORRECT_COLUMNS, self.corrections)
 
 
 def settle_jobs(state: QueueState, rows: Sequence[Row]) -> Operation[None]:
     """Write jobs' new rows: id, state, wakes at, held, attempts, settled at, history, response."""
-    if rows:
-        yield ask_many("settle_jobs", SETTLE_COLUMNS, [(state.queue_id, *row) for row in rows])
+    yield ask_many("settle_jobs", SETTLE_COLUMNS, [(state.queue_id, *row) for row in rows])
 
 
 def _add_credit(
     state: QueueState, name: str, columns: tuple[str, ...], amounts: Counter[str]
-) -> Operation[None]:
-    if amounts:
-        rows: list[Row] = [
-            (state.queue_id, key, amount, state.round) for key, amount in sorted(amounts.items())
-        ]
-        yield ask_many(name, columns, rows)
+) -> Ask:
+    rows: list[Row] = [
+        (state.queue_id, key, amount, state.round) for key, amount in sorted(amounts.items())
+    ]
+    return ask_many(name, columns, rows)
 
 
 def failed(job: JobRow, record: dict[str, Any], now: int) -> Change:

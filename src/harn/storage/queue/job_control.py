@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from harn.storage.codec import decode
 from harn.storage.operations import Operation, ask
-from harn.storage.queue.expire import settle_due
+from harn.storage.queue.expire import end_due
 from harn.storage.queue.gathered_records import note
 from harn.storage.queue.job_index import JobRow
 from harn.storage.queue.job_records import DEAD, SETTLED_STATES
 from harn.storage.queue.parked_jobs import begin_pause, begin_resumption, carry_on
 from harn.storage.queue.queue_row import QueueState, open_queue
-from harn.storage.queue.settle import NewId, Settling
+from harn.storage.queue.settle import NewId, Settling, jobs_of
 from harn.storage.queue.write_back import write_back
 
 PURGE_BATCH = 2000
+"""Jobs that one operation purges at most."""
 
 
 def cancel_job(queue: str, id: int, by: str, reason: str | None, new_id: NewId) -> Operation[bool]:
@@ -56,22 +55,23 @@ def purge_jobs(
     state = yield from open_queue(queue)
     if state is None:
         return 0, None, None
-    yield from settle_due(state, new_id)
+    yield from end_due(state, new_id)
+    yield from write_back(state)
     if until is None:
         [(newest,)] = yield ask("newest_job", queue_id=state.queue_id)
         until = int(newest or 0)
     rows = yield ask(
-        "ready_up_to", queue_id=state.queue_id, after=after, until=until, limit=PURGE_BATCH
+        "jobs_to_purge", queue_id=state.queue_id, after=after, until=until, limit=PURGE_BATCH
     )
     if not rows:
         return 0, None, until
-    ids = msgspec.json.encode([row[0] for row in rows]).decode()
+    ids = [int(id) for (id,) in rows]
     settling = Settling(state, new_id)
-    for row in (yield ask("jobs_by_id", queue_id=state.queue_id, ids=ids)):
-        settling.purge(JobRow(*row), by, reason)
+    for job in (yield from jobs_of(state, set(ids))).values():
+        settling.purge(job, by, reason)
     yield from settling.write()
     yield from write_back(state)
-    return len(rows), rows[-1][0], until
+    return len(ids), ids[-1], until
 
 
 def pause_queue(queue: str, tenant_id: str | None, by: str, reason: str | None) -> Operation[bool]:
@@ -129,5 +129,4 @@ def _open(queue: str, id: int) -> Operation[tuple[QueueState | None, JobRow | No
     state = yield from open_queue(queue)
     if state is None:
         return None, None
-    rows = yield ask("jobs_by_id", queue_id=state.queue_id, ids=f"[{id}]")
-    return state, JobRow(*rows[0]) if rows else None
+    return state, (yield from jobs_of(state, {id})).get(id)

@@ -39,10 +39,11 @@ from harn.storage.queue.pool_index import adopt_settings, forget_task
 from harn.storage.queue.pool_records import ROTATION
 from harn.storage.queue.queue_row import QueueState, set_alarm
 from harn.storage.queue.retention import fold_trimmed
+from harn.storage.queue.settle import jobs_of
 from harn.storage.queue.share_keys import adopt_policy, change_shares, refresh_key
 from harn.storage.queue.share_tree import serve_in_tree
 from harn.storage.queue.share_turns import Share
-from harn.storage.queue.write_claims import hold_jobs, serve_shares
+from harn.storage.queue.write_claims import hold_job, serve_shares
 
 Fold = Callable[[QueueState, Event], Operation[None]]
 """Makes the changes of a record."""
@@ -79,11 +80,11 @@ def _fold_claim(state: QueueState, event: Event) -> Operation[None]:
     if not rows:
         return
     key, enqueued_at = rows[0][0], rows[0][3]
-    claim = (record["claim_id"], record["consumer_id"], record["expires_at_ms"], state.now)
+    claim = (id, record["claim_id"], record["consumer_id"], record["expires_at_ms"], state.now)
     strategy, lease = scheduling["strategy"], record.get("lease")
     round = scheduling.get("round") if strategy == "drr" else None
     charged = scheduling.get("charged_millionths")
-    yield from hold_jobs(state, [(id, *claim, round, lease, charged, enqueued_at)])
+    yield from hold_job(state, (*claim, round, lease, charged), enqueued_at)
     if "policy" in scheduling:
         policy = msgspec.json.encode(scheduling["policy"], order="sorted").decode()
         yield from adopt_policy(state, policy)
@@ -129,9 +130,8 @@ def _fold_renewal(state: QueueState, event: Event) -> Operation[None]:
 
 
 def _job_of(state: QueueState, event: Event) -> Operation[JobRow | None]:
-    ids = f"[{int(event.payload['job_event_id'])}]"
-    rows = yield ask("jobs_by_id", queue_id=state.queue_id, ids=ids)
-    return JobRow(*rows[0]) if rows else None
+    id = int(event.payload["job_event_id"])
+    return (yield from jobs_of(state, {id})).get(id)
 
 
 def _fold_settled(state: QueueState, event: Event) -> Operation[None]:

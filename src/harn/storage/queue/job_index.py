@@ -19,6 +19,7 @@ from harn.storage.queue.share_tree import shift_tree
 from harn.topics import queue_topics
 
 BATCH = 500
+"""Jobs that one statement lists or changes at most."""
 ACK_HELD = "ack_held"
 GROW_COLUMNS = (
     *("queue_id", "key", "ready", "scheduled", "round", "at", "cap", "deferrals", "parked"),
@@ -54,13 +55,12 @@ _PLACES = {READY: 0, SCHEDULED: 1, CLAIMED: 2, FAILED: 2, PARKED: 4}
 """Which of a share's sums counts a job, by its state; settled jobs are not counted."""
 
 
-class Shifts:
+class Shifts(msgspec.Struct):
     """Work that moves between ready, scheduled, in flight and parked, summed up by key."""
 
-    def __init__(self) -> None:
-        self._by_key: dict[str, list[int]] = {}
-        self._gained: list[str] = []
-        """The keys of jobs that became ready, in their order."""
+    _by_key: dict[str, list[int]] = {}
+    _gained: list[str] = []
+    """The keys of jobs that became ready, in their order."""
 
     def add(
         self, key: str, *, ready: int = 0, scheduled: int = 0, in_flight: int = 0, selected: int = 0

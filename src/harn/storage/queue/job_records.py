@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, Literal
 
 import msgspec
@@ -34,7 +35,7 @@ STATES = {
 PRIORITIES = ("high", "normal", "low")
 
 Dimension = Literal["tenant", "binding", "trigger-id", "tenant-and-binding"]
-Settling = Literal["ack", "fail", "release", "renew", "step"]
+ClaimAction = Literal["ack", "fail", "release", "renew", "step"]
 Settled = Literal["done", "again", "lost"]
 """The result of an action on a claim: carried out, settled before, or superseded."""
 
@@ -108,17 +109,8 @@ class JobDraft(msgspec.Struct, frozen=True, gc=False):
             return function_need(self.function)
         return self.trigger_id or ""
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether nothing but its queue decides when and whether it enters."""
-        about = (self.dedupe_key, self.not_before_ms, self.delay_ms, self.ticket)
-        return about == (None, None, None, None)
 
-    def wakes_at(self, enqueued_at: int) -> int | None:
-        """Return when the job may be claimed, or None for at once."""
-        if self.delay_ms is not None:
-            return enqueued_at + self.delay_ms
-        return self.not_before_ms
+dedupe_key_of: Callable[[JobDraft], str | None] = attrgetter("dedupe_key")
 
 
 class ClaimedJob(msgspec.Struct, gc=False):
@@ -137,7 +129,7 @@ class ClaimedJob(msgspec.Struct, gc=False):
 class Settlement(msgspec.Struct, frozen=True, gc=False):
     """A request of a claim's holder: ack, fail, release or renew it, or record a step."""
 
-    action: Settling
+    action: ClaimAction
     job_id: int
     claim_id: str
     consumer: str

@@ -22,15 +22,15 @@ from harn.storage.queue.job_records import (
     SCHEDULED,
 )
 from harn.storage.queue.job_steps import read_step
-from harn.storage.queue.job_views import COUNTED
-from harn.storage.queue.outbox import outbox_waits
+from harn.storage.queue.job_views import jobs_ahead
 from harn.storage.queue.parked_jobs import ready_page
+from harn.storage.queue.read_queue import read_with_outbox
 from harn.topics import QueueTopics, queue_topics
 
 logger: logging.Logger = logging.getLogger("harn.storage")
 
 STATUSES = ("ready", "scheduled", "in_flight", "acked", "dead", "purged", "cancelled")
-_KEPT = {
+_STATE_OF: dict[str, int] = {
     "scheduled": SCHEDULED,
     "acked": ACKED,
     "dead": DEAD,
@@ -115,14 +115,14 @@ def read_steps(queue: str, job_id: int) -> Operation[list[StepRecord]]:
     return found
 
 
-class Ticket(msgspec.Struct, frozen=True):
+class TicketState(msgspec.Struct, frozen=True):
     """What is known of a ticket: its job's id, or whether the job waits in the outbox."""
 
     job_id: int | None
     is_waiting: bool
 
 
-def find_ticket(queue: str, ticket: str) -> Operation[Ticket]:
+def find_ticket(queue: str, ticket: str) -> Operation[TicketState]:
     """Look for the job of *ticket*, reading only."""
     found: Any = yield ask_together(
         [
@@ -131,7 +131,7 @@ def find_ticket(queue: str, ticket: str) -> Operation[Ticket]:
         ]
     )
     rows, waiting = found
-    return Ticket(int(rows[0][0]) if rows else None, bool(waiting))
+    return TicketState(int(rows[0][0]) if rows else None, bool(waiting))
 
 
 class SettledJob(msgspec.Struct, frozen=True):
@@ -181,21 +181,18 @@ def page_of_jobs(
     queue: str, status: str | None, tenant_id: str | None, after: int, limit: int
 ) -> Operation[JobsPage]:
     """Read jobs of *queue* after an id: of one status or tenant, or all jobs."""
-    found: Any = yield ask_together([ask("queue_row", queue=queue), outbox_waits(queue)])
-    rows, has_waiting = found[0], bool(found[1])
-    if not rows:
+    row, has_waiting = yield from read_with_outbox(queue)
+    if row is None:
         return JobsPage([], has_waiting=has_waiting)
-    queue_id, now, dimension, alarm = rows[0][0], rows[0][1], rows[0][2], rows[0][8]
-    if alarm is not None and alarm <= now:
+    if row.is_due:
         return JobsPage([], is_due=True, has_waiting=has_waiting)
-    page = {"queue_id": queue_id, "after": after, "limit": limit}
+    page = {"queue_id": row.queue_id, "after": after, "limit": limit}
     ids: list[int] = []
     if status is None and tenant_id is None:
         ids = [id for (id,) in (yield ask("page_of_all", **page))]
-    for wanted in STATUSES if status is None else (status,):
-        if status is None and tenant_id is None:
-            break
-        ids += yield from _ids_of(wanted, dimension, tenant_id, page)
+    else:
+        for wanted in STATUSES if status is None else (status,):
+            ids += yield from _ids_of(wanted, row.dimension, tenant_id, page)
     jobs = yield from read_jobs(queue, sorted(ids)[:limit])
     return JobsPage(jobs, has_waiting=has_waiting)
 
@@ -214,7 +211,7 @@ def _ids_of(
             )
             found += [id for (id,) in rows]
         return found
-    return (yield from _kept(_KEPT[status], tenant_id, page))
+    return (yield from _kept(_STATE_OF[status], tenant_id, page))
 
 
 def _kept(state: int, tenant_id: str | None, page: dict[str, Any]) -> Operation[list[int]]:
@@ -245,20 +242,9 @@ def places_of(queue_id: int, ids: list[int], by_key: bool) -> Operation[dict[int
     for id, key, priority in rows:
         line = key if by_key else ""
         if line not in lines and len(lines) < MOST_LINES:
-            lines[line] = yield from _ahead_of(queue_id, key if by_key else None, id)
+            lines[line] = yield from jobs_ahead(queue_id, key if by_key else None, id)
         counts = lines.get(line)
         found[id] = JobPlace(key, None if counts is None else sum(counts[: priority + 1]))
         if counts is not None:
             counts[priority] += 1
-    return found
-
-
-def _ahead_of(queue_id: int, key: str | None, before: int) -> Operation[list[int]]:
-    """Count the ready jobs of each priority before an id: of a key, or of the whole queue."""
-    found = []
-    for priority in range(len(PRIORITIES)):
-        where = {"queue_id": queue_id, "priority": priority, "before": before, "limit": COUNTED}
-        asked = ask("queue_jobs_ahead", **where) if key is None else None
-        [(ahead,)] = yield asked or ask("jobs_ahead", key=key, **where)
-        found.append(int(ahead))
     return found

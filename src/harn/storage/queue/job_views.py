@@ -8,12 +8,9 @@ import msgspec
 
 from harn.errors import StorageCorrupt
 from harn.storage.operations import Operation, ask, ask_ahead, ask_together
-from harn.storage.queue.expire import settle_due
-from harn.storage.queue.job_records import READY, STATES, function_needed
-from harn.storage.queue.outbox import outbox_waits
-from harn.storage.queue.pauses import Pauses, read_pauses
-from harn.storage.queue.queue_row import open_queue
-from harn.storage.queue.settle import NewId
+from harn.storage.queue.job_records import PRIORITIES, READY, STATES, function_needed
+from harn.storage.queue.pauses import Pauses
+from harn.storage.queue.read_queue import read_queue, read_with_outbox
 from harn.storage.queue.share_tree import Node, lineage, read_node
 from harn.storage.queue.share_turns import Share
 from harn.storage.queue.time_histogram import AGE_BOUNDS, HANDLER_BOUNDS, read_times
@@ -131,59 +128,46 @@ def queue_names() -> Operation[list[str]]:
     return sorted({name for (name,) in (*rows, *(waiting or ()))})
 
 
-def wake_queue(queue: str, new_id: NewId) -> Operation[bool]:
-    """End expired claims and bury jobs that have no attempt left; tell if more is due."""
-    state = yield from open_queue(queue)
-    if state is None:
-        return False
-    yield from settle_due(state, new_id)
-    return state.is_due
-
-
 def count_queue(queue: str) -> Operation[QueueCounts | None]:
     """Count a queue; None if nothing has ever entered it."""
-    found: Any = yield ask_together([ask("queue_row", queue=queue), outbox_waits(queue)])
-    rows, waiting = found
-    if not rows:
+    row, has_waiting = yield from read_with_outbox(queue)
+    if row is None:
         return None
-    (queue_id, now, dimension, cap, policy, round, last_key, _, alarm, ages, *more) = rows[0]
-    deferrals, promotions, paused, handled, _, acked, purged, dead, responses, *more = more
-    other, policy_at, selected, deferred, gone, expired, retried, charge, hierarchy = more
-    [(ready, scheduled, in_flight, parked)] = yield ask("queue_totals", queue_id=queue_id)
-    [oldest] = yield ask("oldest_ready", queue_id=queue_id)
+    [(ready, scheduled, in_flight, parked)] = yield ask("queue_totals", queue_id=row.queue_id)
+    [oldest] = yield ask("oldest_waiting", queue_id=row.queue_id)
     return QueueCounts(
         queue=queue,
-        queue_id=queue_id,
-        now=now,
+        queue_id=row.queue_id,
+        now=row.now,
         ready=int(ready) + int(parked),
         scheduled=int(scheduled),
         in_flight=int(in_flight),
-        acked=acked,
-        purged=purged,
-        dead=dead,
-        cancelled=gone,
-        responses=responses,
+        acked=row.acked,
+        purged=row.purged,
+        dead=row.dead,
+        cancelled=row.cancelled,
+        responses=row.responses,
         oldest_at=min((at for at in oldest if at is not None), default=None),
-        dimension=dimension,
-        cap=cap,
-        policy=policy,
-        other_policy=other,
-        policy_at=policy_at,
-        round=round,
-        last_key=last_key,
-        promotions=promotions,
-        deferrals=deferrals,
-        ages=_histogram(ages, AGE_BOUNDS),
-        handled=_histogram(handled, HANDLER_BOUNDS),
-        expired=expired,
-        retried=retried,
-        dropped_selected=selected,
-        dropped_deferred=deferred,
-        is_due=alarm is not None and alarm <= now,
-        has_waiting=bool(waiting),
-        pauses=read_pauses(paused),
-        charge=charge,
-        hierarchy=hierarchy,
+        dimension=row.dimension,
+        cap=row.cap,
+        policy=row.policy,
+        other_policy=row.other_policy,
+        policy_at=row.policy_at,
+        round=row.round,
+        last_key=row.last_key,
+        promotions=row.promotions,
+        deferrals=row.deferrals,
+        ages=_histogram(row.ages, AGE_BOUNDS),
+        handled=_histogram(row.handled, HANDLER_BOUNDS),
+        expired=row.expired,
+        retried=row.retried,
+        dropped_selected=row.dropped_selected,
+        dropped_deferred=row.dropped_deferred,
+        is_due=row.is_due,
+        has_waiting=has_waiting,
+        pauses=row.pauses,
+        charge=row.charge,
+        hierarchy=row.hierarchy,
     )
 
 
@@ -194,25 +178,24 @@ def _histogram(stored: str, bounds: tuple[float, ...]) -> Histogram:
 
 def in_flight_by_lease(queue: str) -> Operation[dict[str, int]]:
     """Count the jobs of *queue* in flight, by the lease under which they were claimed."""
-    rows = yield ask("queue_row", queue=queue)
-    if not rows:
+    row = yield from read_queue(queue)
+    if row is None:
         return {}
-    return dict((yield ask("in_flight_by_lease", queue_id=rows[0][0])))
+    return dict((yield ask("in_flight_by_lease", queue_id=row.queue_id)))
 
 
 def waiting_functions(queue: str, known: frozenset[str]) -> Operation[list[str]]:
     """Return the functions outside *known* (`function_need`) that a ready job of *queue* names."""
-    rows = yield ask("queue_row", queue=queue)
-    if not rows:
+    row = yield from read_queue(queue)
+    if row is None:
         return []
-    queue_id = rows[0][0]
-    needs = yield ask("foreign_triggers", queue_id=queue_id)
+    needs = yield ask("triggers_seen", queue_id=row.queue_id)
     found = []
     for (need,) in needs:
         name = function_needed(need)
         if name is not None and need not in known:
             wanted = msgspec.json.encode([need]).decode()
-            if (yield ask("open_job_of", queue_id=queue_id, triggers=wanted)):
+            if (yield ask("open_job_of", queue_id=row.queue_id, triggers=wanted)):
                 found.append(name)
     return found
 
@@ -253,20 +236,27 @@ def look_at_job(queue_id: int, id: int) -> Operation[JobView | None]:
     if not rows:
         return None
     row: tuple[Any, ...] = rows[0]
-    share = yield ask("one_share", queue_id=queue_id, key=row[0])
-    in_key, in_queue = [], []
-    for priority in range(3):
-        if row[2] != READY:
-            in_key, in_queue = [0, 0, 0], [0, 0, 0]
-            break
-        where = {"queue_id": queue_id, "priority": priority, "limit": COUNTED}
-        [(ahead,)] = yield ask("jobs_ahead", key=row[0], before=id, **where)
-        [(before_us,)] = yield ask("queue_jobs_ahead", before=id, **where)
-        in_key.append(ahead)
-        in_queue.append(before_us)
-    ahead = [tuple(in_key), tuple(in_queue)]
-    fields: list[Any] = [id, *row, Share(*share[0]) if share else None, *ahead]
-    view = JobView(*fields)
-    if view.state not in STATES:
-        raise StorageCorrupt(f"job {id} has no state that can be read: {view.state!r}")
-    return view
+    key, _, state, *_ = row
+    if state not in STATES:
+        raise StorageCorrupt(f"job {id} has no state that can be read: {state!r}")
+    share = yield ask("one_share", queue_id=queue_id, key=key)
+    in_key = in_queue = [0] * len(PRIORITIES)
+    if state == READY:
+        in_key = yield from jobs_ahead(queue_id, key, id)
+        in_queue = yield from jobs_ahead(queue_id, None, id)
+    places = (tuple(in_key), tuple(in_queue))
+    fields: list[Any] = [id, *row, Share(*share[0]) if share else None, *places]
+    return JobView(*fields)
+
+
+def jobs_ahead(queue_id: int, key: str | None, before: int) -> Operation[list[int]]:
+    """Count the ready jobs of each priority before an id: of a key, or of the whole queue."""
+    found = []
+    for priority in range(len(PRIORITIES)):
+        where = {"queue_id": queue_id, "priority": priority, "before": before, "limit": COUNTED}
+        if key is None:
+            [(ahead,)] = yield ask("queue_jobs_ahead", **where)
+        else:
+            [(ahead,)] = yield ask("jobs_ahead", key=key, **where)
+        found.append(int(ahead))
+    return found

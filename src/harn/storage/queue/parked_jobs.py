@@ -11,16 +11,17 @@ from harn.storage.operations import Operation, ask
 from harn.storage.queue.gathered_records import note
 from harn.storage.queue.job_index import Shifts
 from harn.storage.queue.job_records import PARKED, PRIORITIES, READY
-from harn.storage.queue.pauses import Pause, Pauses, Progress
+from harn.storage.queue.pauses import Pauses, Progress, StoredPause
 from harn.storage.queue.queue_row import QueueState, save_pauses
 
 BATCH = 1000
+"""Jobs that one operation parks or makes ready again at most."""
 
 
 def begin_pause(state: QueueState, record: dict[str, Any]) -> Operation[None]:
     """Pause the queue, or the tenant that *record* names; its jobs are parked after that."""
     pauses = state.pauses
-    pause = Pause(record["paused_at_ms"], record.get("reason"))
+    pause = StoredPause(record["paused_at_ms"], record.get("reason"))
     tenant = record.get("tenant_id")
     if tenant is None:
         pauses.queue = pause

@@ -18,7 +18,7 @@ Progress = tuple[int, int]
 """Ready jobs are parked by priority, then by id: a priority, and the id of the last one parked."""
 
 
-class Pause(msgspec.Struct, omit_defaults=True):
+class StoredPause(msgspec.Struct, omit_defaults=True):
     """One pause: of a queue, or of a tenant."""
 
     at: int
@@ -32,8 +32,8 @@ class Pause(msgspec.Struct, omit_defaults=True):
 class Pauses(msgspec.Struct, omit_defaults=True):
     """Everything that is paused in one queue."""
 
-    queue: Pause | None = None
-    tenants: dict[str, Pause] = {}
+    queue: StoredPause | None = None
+    tenants: dict[str, StoredPause] = {}
 
     def state_of_ready(self, tenant_id: str | None) -> int:
         """Return the state of a ready job of *tenant_id*: PARKED while the tenant is paused."""
@@ -56,7 +56,7 @@ class Pauses(msgspec.Struct, omit_defaults=True):
         return min(begun, default=None)
 
     @property
-    def held(self) -> dict[str, Pause]:
+    def held(self) -> dict[str, StoredPause]:
         """The tenants that are paused now."""
         return {name: pause for name, pause in self.tenants.items() if not pause.is_ending}
 

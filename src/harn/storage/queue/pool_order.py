@@ -48,19 +48,19 @@ def choose_tasks(
     state: QueueState, settings: PoolSettings, claim: PoolClaim, free: int
 ) -> Operation[Choice]:
     """Choose the tasks that *claim* takes for *free* slots, in the pool's order."""
-    look = _Look(state, claim)
+    runnable = _RunnableTasks(state, claim)
     free = min(free, MOST_STARTS)
     if settings.order == ROTATION:
-        return (yield from _in_rotation(state, look, claim, free))
+        return (yield from _in_rotation(state, runnable, claim, free))
     if settings.order == "by_key":
-        found = yield from _by_key(state, look, free)
+        found = yield from _by_key(state, runnable, free)
     else:
-        found = list((yield from look.ask(f"pool_{settings.order}", free)))
+        found = list((yield from runnable.ask(f"pool_{settings.order}", free)))
     picks = [_pick(row) for row in found if _is_ours(row, claim)]
     return Choice(picks, state.round, state.last_key, bool(state.promoted), [])
 
 
-class _Look:
+class _RunnableTasks:
     """Asks for queued tasks that a living process can run."""
 
     def __init__(self, state: QueueState, claim: PoolClaim) -> None:
@@ -76,7 +76,7 @@ class _Look:
         return (yield ask(name, limit=limit, **self._where, **more))
 
 
-def _by_key(state: QueueState, look: _Look, free: int) -> Operation[list[Found]]:
+def _by_key(state: QueueState, runnable: _RunnableTasks, free: int) -> Operation[list[Found]]:
     """Return the oldest tasks of the highest priorities; a priority may have several shares."""
     rows = yield from _keys(state, "by_key")
     found: list[Found] = []
@@ -85,14 +85,16 @@ def _by_key(state: QueueState, look: _Look, free: int) -> Operation[list[Found]]
             break
         keys, limit = list(shares), free - len(found)
         if len(keys) == 1:
-            found += yield from look.ask("pool_of_key", limit, key=keys[0])
+            found += yield from runnable.ask("pool_of_key", limit, key=keys[0])
         else:
             wanted = msgspec.json.encode(keys).decode()
-            found += yield from look.ask("pool_of_keys", limit, keys=wanted)
+            found += yield from runnable.ask("pool_of_keys", limit, keys=wanted)
     return found
 
 
-def _in_rotation(state: QueueState, look: _Look, claim: PoolClaim, free: int) -> Operation[Choice]:
+def _in_rotation(
+    state: QueueState, runnable: _RunnableTasks, claim: PoolClaim, free: int
+) -> Operation[Choice]:
     """Give each key one slot in its turn; a key with more tasks goes to the end of the line."""
     rows = yield from _keys(state, ROTATION)
     line = deque(Share(*row) for row in rows)
@@ -103,7 +105,9 @@ def _in_rotation(state: QueueState, look: _Look, claim: PoolClaim, free: int) ->
     while line and free > 0:
         share = line.popleft()
         if share.key not in waiting:
-            waiting[share.key] = deque((yield from look.ask("pool_of_key", free, key=share.key)))
+            waiting[share.key] = deque(
+                (yield from runnable.ask("pool_of_key", free, key=share.key))
+            )
         if not waiting[share.key]:
             continue
         row = waiting[share.key].popleft()

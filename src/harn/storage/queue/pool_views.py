@@ -9,6 +9,7 @@ import msgspec
 from harn.storage.operations import Operation, ask, ask_together
 from harn.storage.queue.job_states import StoredJob, read_jobs
 from harn.storage.queue.pool_records import PoolSettings, Totals, read_pool
+from harn.storage.queue.read_queue import read_queue
 from harn.topics import queue_topics
 
 PAGE = 500
@@ -51,7 +52,7 @@ def pool_changes(
     for _, kind, payload, *_ in claims:
         gathered.add(kind, payload)
     gathered.ids |= {int(row[0]) for row in jobs}
-    touched = yield from read_jobs(queue, sorted(gathered.ids)) if gathered.ids else _none()
+    touched = (yield from read_jobs(queue, sorted(gathered.ids))) if gathered.ids else []
     settings = (yield ask("pool_settings", queue=queue)) if gathered.is_opened else []
     return PoolChanges(
         int(jobs[-1][0]) if jobs else after_jobs,
@@ -62,11 +63,6 @@ def pool_changes(
         read_pool(settings[0][0]) if settings else None,
         len(claims) < PAGE and len(jobs) < PAGE,
     )
-
-
-def _none() -> Operation[list[StoredJob]]:
-    return []
-    yield
 
 
 class _Gathered:
@@ -104,10 +100,10 @@ class _Gathered:
 
 def pool_tasks(queue: str, after: int, limit: int = PAGE) -> Operation[list[StoredJob]]:
     """Read tasks of a pool by id, ascending, after an id."""
-    rows = yield ask("queue_row", queue=queue)
-    if not rows:
+    row = yield from read_queue(queue)
+    if row is None:
         return []
-    found = yield ask("page_of_all", queue_id=rows[0][0], after=after, limit=limit)
+    found = yield ask("page_of_all", queue_id=row.queue_id, after=after, limit=limit)
     return (yield from read_jobs(queue, [int(id) for (id,) in found]))
 
 
@@ -123,10 +119,10 @@ class PoolCounts(msgspec.Struct, frozen=True):
 
 def count_pool(queue: str) -> Operation[PoolCounts]:
     """Count the tasks of a pool."""
-    [row] = yield ask("queue_row", queue=queue)
-    acked, purged, dead, cancelled = row[15], row[16], row[17], row[23]
-    [totals] = yield ask("pool_totals", queue_id=row[0])
-    return PoolCounts(Totals(*map(int, totals)), acked, dead, purged, cancelled)
+    row = yield from read_queue(queue)
+    assert row is not None
+    [totals] = yield ask("pool_totals", queue_id=row.queue_id)
+    return PoolCounts(Totals(*map(int, totals)), row.acked, row.dead, row.purged, row.cancelled)
 
 
 class HeldSlot(msgspec.Struct, frozen=True):
@@ -151,6 +147,6 @@ def list_pools() -> Operation[list[ListedPool]]:
     for queue_id, name, settings in (yield ask("list_pools")):
         counts = yield from count_pool(name)
         rows = yield ask("pool_running", queue_id=queue_id)
-        held = [HeldSlot(int(id), lease) for id, lease, _ in rows]
+        held = [HeldSlot(int(id), lease) for id, lease in rows]
         pools.append(ListedPool(name, read_pool(settings), counts, held))
     return pools

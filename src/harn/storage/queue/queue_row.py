@@ -52,7 +52,25 @@ class Holding(msgspec.Struct, frozen=True):
 
 
 class QueueState(msgspec.Struct):
-    """A queue's row, as an operation holds it; `save_queue` writes it back."""
+    """A queue's row, as an operation holds it; `save_queue` writes it back.
+
+    Each part is written by few files:
+
+    - what the queue's shares are made by (*dimension*, *cap*, *charge*, *hierarchy*) and its
+      *policy*: `share_keys.py`, with a statement of their own;
+    - where the rotation stands (*round*, *last_key*, *promoted*, *promotions*), and *ages*: a claim
+      (`write_claims.py`), its fold (`job_fold.py`), and `next_turn`. Other keys begin a rotation
+      again (`share_keys.py`); the fold of a trim takes its totals over (`retention.py`);
+    - *alarm*: `set_alarm`, and `expire.py`, which reads the next one;
+    - *paused*: `save_pauses`; *pool*: `pool_index.py`;
+    - *tally* and *drafts*: whatever settles, claims or enters jobs adds to them; `saved_row` and
+      `write_back.py` take them;
+    - *holding*: `write_claims.py`; `write_holding` and `single_statements.py` take it;
+    - *ahead*: whatever opens the queue. An answer is taken by the code that asked, and all are
+      cleared as soon as a change makes them stale.
+
+    *is_changed* says that the row must be written, *is_touched* that something else was.
+    """
 
     name: str
     queue_id: int
@@ -84,7 +102,7 @@ class QueueState(msgspec.Struct):
     is_new: bool = False
     is_changed: bool = False
     is_touched: bool = False
-    """Whether anything else was written for the queue."""
+    """Whether anything was written for the queue that is neither its row nor a record."""
     tally: Tally = msgspec.field(default_factory=Tally)
     drafts: list[Draft] = []
     """Records to append at the end of the operation."""

@@ -20,6 +20,7 @@ from harn.storage.operations import Operation, Recipe, ask
 from harn.storage.queue.gathered_records import queue_headers
 from harn.storage.queue.job_records import DEAD, SETTLED_STATES
 from harn.storage.queue.queue_row import QueueState
+from harn.storage.queue.read_queue import read_queue
 from harn.topics import queue_topics
 
 T = TypeVar("T")
@@ -101,15 +102,15 @@ def trim_settled(
     With *rewrites* a large topic is left alone until a quarter of it can go: removing from it
     costs as much as writing what stays.
     """
-    rows = yield ask("queue_row", queue=queue)
-    if not rows:
+    row = yield from read_queue(queue)
+    if row is None:
         return TrimmedJobs(0)
-    queue_id, now = rows[0][:2]
+    queue_id = row.queue_id
     oldest = yield ask("oldest_jobs", queue_id=queue_id, limit=at_most)
     surplus = 0
     if oldest and keeping.count is not None:
         surplus = (yield from _count_settled(queue_id, oldest[0][0])) - keeping.count
-    over = settled_prefix(oldest, now, keeping, surplus)
+    over = settled_prefix(oldest, row.now, keeping, surplus)
     if not over:
         return TrimmedJobs(0)
     if rewrites:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Set
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -12,7 +13,7 @@ from harn.errors import StorageCorrupt
 from harn.storage.codec import decode
 from harn.storage.contract import Draft
 from harn.storage.log import record_at
-from harn.storage.operations import Operation, Rows, ask
+from harn.storage.operations import Operation, ask
 from harn.storage.queue.attempt_history import EXPIRED, add_history, is_expiry, without_expiry
 from harn.storage.queue.dead_jobs import dead_letters, failure_fields
 from harn.storage.queue.gathered_records import queue_headers
@@ -68,13 +69,15 @@ def settle_all(
 ) -> Operation[list[SettlementResult]]:
     """Carry out *items*; return a result for each, in their order."""
     settling = Settling(state, new_id)
-    acked = {id: settling.tell_acked(item) for id, item in settling.take_acked(items)}
+    acked = settling.take_acked(items)
+    if not acked:
+        state.ahead.clear()  # those answers are about to become stale
+        if results := (yield from settling.ack_plainly(items)):
+            yield from settling.write()
+            return results
     left = {item.job_id for item in items} - acked.keys()
     if left:
-        state.ahead.clear()  # those answers are about to become stale
-    if len(left) == len(items) and (results := (yield from settling.ack_plainly(items))):
-        yield from settling.write()
-        return results
+        state.ahead.clear()
     jobs = yield from jobs_of(state, left)
     results = []
     for item in items:
@@ -141,14 +144,15 @@ class Settling:
         self._changes = Changes(state)
         self._steps: list[Settlement] = []
 
-    def take_acked(self, items: Sequence[Settlement]) -> list[tuple[int, Settlement]]:
-        """Return the jobs that were acked ahead, in the order of their responses."""
+    def take_acked(self, items: Sequence[Settlement]) -> dict[int, SettlementResult]:
+        """Tell of the jobs that were acked ahead, in the order of their responses."""
         rows = self._state.ahead.pop(ACK_HELD, ())
         if not rows:
-            return []
+            return {}
         self._state.now = rows[0][2]
         asked = {item.job_id: item for item in items}
-        return [(id, asked[id]) for id in self._changes.acked_ahead(rows)]
+        ids = self._changes.ids = [row[0] for row in rows]
+        return {id: self.tell_acked(asked[id]) for id in ids}
 
     def carry_out(self, job: JobRow, item: Settlement) -> Operation[SettlementResult]:
         """Carry out *item*, which is no ack and whose claim is the current one."""
@@ -180,28 +184,18 @@ class Settling:
         if len(claims) < len(items):
             return []
         first = self._response + 1
-        if len(items) == 1:
-            keys = yield from self._ack_one(items[0], first)
+        queue_id, now = self._state.queue_id, self._state.now
+        if len(items) == 1:  # in one statement, which gives no key if the claim is lost
+            [(id, claim_id)] = claims.items()
+            about = {"id": id, "claim_id": claim_id, "at": now, "response": first}
+            keys = yield ask("ack_one", queue_id=queue_id, **about)
         else:
             listed = _encode(claims).decode()
-            keys = yield ask("held_claims", queue_id=self._state.queue_id, claims=listed)
+            keys = yield ask("held_claims", queue_id=queue_id, claims=listed)
         if len(keys) < len(items):
             return []
-        self._changes.acked([*claims], [key for (key,) in keys], first)
+        self._changes.acked([*claims], chain.from_iterable(keys), first)
         return [self.tell_acked(item) for item in items]
-
-    def _ack_one(self, item: Settlement, response: int) -> Operation[Rows]:
-        """Ack a lone job in one statement; return a row with its key, none if its claim is lost."""
-        return (
-            yield ask(
-                "ack_one",
-                queue_id=self._state.queue_id,
-                id=item.job_id,
-                claim_id=item.claim_id,
-                at=self._state.now,
-                response=response,
-            )
-        )
 
     def tell_acked(self, item: Settlement) -> SettlementResult:
         """Write the records of a job that is settled as done."""
@@ -271,7 +265,10 @@ class Settling:
         response: int | None = None,
         status: str | None = None,
     ) -> Operation[None]:
-        """Move *job* to the dead letters with its last *error*, and what *told* says of it."""
+        """Settle *job* as dead with its last *error*; *told* is the failure that ended it, if any.
+
+        A worker queue's job gets a dead letter.
+        """
         now = self._state.now
         entry = self._new_id("dlq")
         history = job.history

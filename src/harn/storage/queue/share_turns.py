@@ -1,7 +1,8 @@
 """A key's share of a queue: its jobs, its turn and its credit; and the rule that moves them on.
 
-The scheduler in Python and the fold of the log use the class below. The SQL statements have the
-same rule as fragments in `sql/jobs.sql`.
+The class below is what a claim does to a share; the schedulers and the fold of the log use it. What
+else changes a share (new jobs, claims that end, corrections) is done by SQL statements, with the
+fragments of `sql/jobs.sql`; what-if does that to its rows in memory, in `queue_tables.py`.
 """
 
 from __future__ import annotations
@@ -28,6 +29,12 @@ class Share(msgspec.Struct, gc=False):
     oldest_at: int | None
     knows_oldest: bool = False
     """Whether *oldest_at* was computed again after the share was served."""
+
+    def credit_in(self, round: int, full: int) -> int:
+        """Return the credit left in *round* of a key that each round grants *full*."""
+        if self.refill:
+            return self.accrued(round)
+        return self.credit if self.round == round else full
 
     def accrued(self, round: int) -> int:
         """Return the credit in *round* of a key that is refilled by a fixed amount.

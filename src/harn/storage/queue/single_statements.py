@@ -86,19 +86,14 @@ def write_at_once(
 
     Return the offset and time of each draft, where the engine tells them without being asked.
     """
-    placed: Any = yield Ask(
-        APPLY,
-        {"drafts": drafts, "places": False},
-        fill=partial(_columns, state, drafts),
-        steps=partial(_write_in_steps, state, drafts),
-    )
+    params = {"drafts": drafts, "places": False}
+    fill = partial(_columns, state, drafts)
+    placed: Any = yield Ask(APPLY, params, fill=fill, is_optional=True)
+    if placed is None:
+        yield from write_holding(state)
+        yield from save_queue(state)
+        placed = yield from append(drafts, places=False)
     return placed or None
-
-
-def _write_in_steps(state: QueueState, drafts: Sequence[Draft]) -> Operation[Any]:
-    yield from write_holding(state)
-    yield from save_queue(state)
-    return (yield from append(drafts, places=False))
 
 
 def _columns(state: QueueState, drafts: Sequence[Draft]) -> Mapping[str, Any]:

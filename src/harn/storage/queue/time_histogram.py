@@ -23,4 +23,4 @@ def add_times(stored: str, times_ms: Iterable[int], bounds: Sequence[float]) -> 
 
 def read_times(stored: str, bounds: Sequence[float]) -> list[int]:
     """Return the counts by bound, the count beyond, and the sum in milliseconds."""
-    return [int(each) for each in stored.split(",")] if stored else [0] * (len(bounds) + 2)
+    return list(map(int, stored.split(","))) if stored else [0] * (len(bounds) + 2)

@@ -24,13 +24,16 @@ def write_back(state: QueueState) -> Operation[tuple[int, int] | None]:
     Return the newest offset of the queue's claims before and after; None if they do not grow.
     """
     drafts, state.drafts = state.drafts, []
+    if not drafts:  # claims that are decided have records
+        yield from save_queue(state)
+        return None
     topics = [item.topic for item in drafts]
-    if drafts and state.is_changed and TRIGGER_DLQ not in topics:
+    if state.is_changed and TRIGGER_DLQ not in topics:
         placed = yield from write_at_once(state, drafts)
     else:
         yield from write_holding(state)
         yield from save_queue(state)
-        placed = (yield from _append(drafts)) if drafts else None
+        placed = yield from _append(drafts)
     claims = queue_topics(state.name).claims
     count = topics.count(claims)
     if not count:

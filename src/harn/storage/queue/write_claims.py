@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -30,6 +31,8 @@ from harn.storage.queue.time_histogram import AGE_BOUNDS, add_times
 from harn.topics import queue_topics
 
 _encode = msgspec.json.encode
+_key_of: Callable[[Pick], str] = attrgetter("key")
+_is_promoted: Callable[[Pick], bool] = attrgetter("promoted")
 
 
 class Claiming(msgspec.Struct, frozen=True):
@@ -141,21 +144,19 @@ def _write_claims(
 ) -> Operation[None]:
     picks = choice.picks
     drr = claiming.strategy == "drr"
-    rows = claim_rows(
-        state,
-        [
-            (
-                *(pick.id, claim_id, claiming.consumer, expires, state.now),
-                *(pick.round if drr and pick.path is None else None, claiming.lease),
-                *(pick.charged, pick.enqueued_at),
-            )
-            for pick, claim_id in zip(picks, claiming.claim_ids, strict=False)
-        ],
-    )
+    rows: list[Row] = [
+        (
+            *(state.queue_id, pick.id, claim_id, claiming.consumer, expires, state.now),
+            *(pick.round if drr and pick.path is None else None, claiming.lease, pick.charged),
+        )
+        for pick, claim_id in zip(picks, claiming.claim_ids, strict=False)
+    ]
+    waited = [state.now - pick.enqueued_at for pick in picks]
+    state.ages = add_times(state.ages, waited, AGE_BOUNDS)
     yield from _serve(state, claiming, choice, rows)
     set_alarm(state, expires)
     state.round, state.last_key, state.promoted = choice.round, choice.last_key, choice.promoted
-    state.promotions += sum(pick.promoted for pick in picks)
+    state.promotions += sum(map(_is_promoted, picks))
     state.is_changed = True
 
 
@@ -183,7 +184,7 @@ def _scheduling(state: QueueState, claiming: Claiming, pick: Pick) -> _Schedulin
 def _serve(
     state: QueueState, claiming: Claiming, choice: Choice, rows: Sequence[Row]
 ) -> Operation[None]:
-    served = Counter(pick.key for pick in choice.picks)
+    served = Counter(map(_key_of, choice.picks))
     if claiming.strategy in ("drr", ROTATION):
         promoted = Counter(pick.key for pick in choice.picks if pick.promoted)
         state.holding = Holding(rows, share_rows(state, served, promoted, choice.shares))
@@ -213,22 +214,10 @@ def _move(state: QueueState, served: Counter[str]) -> Operation[None]:
 # -- rows of claims and shares, also for the fold
 
 
-def hold_jobs(
-    state: QueueState,
-    claims: Sequence[tuple[int, str, str, int, int, int | None, str | None, int | None, int]],
-) -> Operation[None]:
-    """Enter claims: (job id, claim id, consumer, expiry, time, round, lease, charge, enqueued)."""
-    yield ask_many("claim_jobs", CLAIM_COLUMNS, claim_rows(state, claims))
-
-
-def claim_rows(
-    state: QueueState,
-    claims: Sequence[tuple[int, str, str, int, int, int | None, str | None, int | None, int]],
-) -> list[Row]:
-    """Return the rows of claims, and count how long their jobs have waited."""
-    waited = [claim[4] - claim[8] for claim in claims]
-    state.ages = add_times(state.ages, waited, AGE_BOUNDS)
-    return [(state.queue_id, *claim[:8]) for claim in claims]
+def hold_job(state: QueueState, claim: Row, enqueued_at: int) -> Operation[None]:
+    """Enter a claim: job id, claim id, consumer, expiry, time, round, lease, charge."""
+    state.ages = add_times(state.ages, [state.now - enqueued_at], AGE_BOUNDS)
+    yield ask_many("claim_jobs", CLAIM_COLUMNS, [(state.queue_id, *claim)])
 
 
 def serve_shares(

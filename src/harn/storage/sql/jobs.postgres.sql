@@ -1,3 +1,11 @@
+-- fragment: is_named(job)
+-- Tell whether a job's function or trigger id is among :triggers (a JSON list).
+coalesce(chr(3) || {job}.function, {job}.trigger_id) IN (SELECT json_array_elements_text(:triggers::json))
+
+-- fragment: is_handled(job)
+-- Tell whether a claimer can handle a job: one that is named, or any if :triggers is null.
+(:triggers::text IS NULL OR @is_named({job}))
+
 -- fragment: oldest_ready(queue_id, key)
 -- Return when the oldest ready job of a key was enqueued: one look at the index for each priority.
 (SELECT min(h.enqueued_at) FROM (VALUES (0::smallint), (1::smallint), (2::smallint)) AS p(priority)
@@ -9,13 +17,6 @@
 SELECT queue_id, :now, dimension, cap, policy, round, last_key, promoted, alarm, ages, deferrals, promotions, paused, handled, trimmed,
     (SELECT settings FROM pools WHERE pools.queue_id = queues.queue_id), charge, hierarchy, EXISTS (SELECT 1 FROM outbox WHERE queue = :queue)
 FROM queues WHERE name = :queue FOR UPDATE;
-
--- name: queue_row
--- Read a queue's row for display, and the time.
-SELECT queue_id, :now, dimension, cap, policy, round, last_key, promoted, alarm, ages, deferrals, promotions, paused, handled, trimmed,
-    acked, purged, dead, responses, other_policy, policy_at, dropped_selected, dropped_deferred, cancelled,
-    expired, retried, charge, hierarchy
-FROM queues WHERE name = :queue;
 
 -- name: queues_in_sight
 -- List those of some queues in which a key can be served or something will be due, and the time. Each part has a limit, so that it
@@ -63,7 +64,7 @@ WITH q AS MATERIALIZED (
     SELECT queue_id, round, last_key FROM queues WHERE name = :queue
 ), few AS MATERIALIZED (
     SELECT *, row_number() OVER (ORDER BY turn > (SELECT round FROM q), key <= (SELECT last_key FROM q), key) AS place, count(*) OVER () AS many
-    FROM (SELECT key, ready, in_flight, turn, round, credit, refill, oldest_at FROM shares
+    FROM (SELECT @share(shares) FROM shares
         WHERE queue_id = (SELECT queue_id FROM q) AND turn IS NOT NULL ORDER BY oldest_at, key LIMIT :limit) AS s
 ), lanes AS MATERIALIZED (
     SELECT *, CASE WHEN many < :limit AND place <= :wanted THEN
@@ -77,26 +78,25 @@ WITH q AS MATERIALIZED (
 SELECT l.key, l.ready, l.in_flight, l.turn, l.round, l.credit, l.refill, l.oldest_at, l.depth,
     j.priority, j.id, j.enqueued_at, j.attempts, j.max_attempts, j.cost, j.body
 FROM lanes AS l LEFT JOIN LATERAL (
-    SELECT h.*, (SELECT payload FROM events WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :topic)
-        AND events.id = h.id AND octet_length(payload) <= 8192) AS body
+    SELECT h.*, @short_record(:topic, h.id) AS body
     FROM present AS p
     CROSS JOIN LATERAL (SELECT priority, id, enqueued_at, attempts, max_attempts, cost FROM jobs
         WHERE queue_id = (SELECT queue_id FROM q) AND key = l.key COLLATE "C" AND priority = p.priority AND state = 0
-        AND (:triggers::text IS NULL OR coalesce(chr(3) || function, trigger_id) IN (SELECT json_array_elements_text(:triggers::json)))
+        AND @is_handled(jobs)
         ORDER BY id LIMIT coalesce(l.depth, 0)) AS h
 ) AS j ON true
 ORDER BY l.place, j.priority, j.id;
 
 -- name: shares_in_turn
 -- List shares that can be served in a round, in the order of their keys, within a range of them.
-SELECT key, ready, in_flight, turn, round, credit, refill, oldest_at FROM shares
+SELECT @share(shares) FROM shares
 WHERE queue_id = :queue_id AND turn = :turn AND key > :after AND key <= :until ORDER BY key LIMIT :limit;
 
 -- name: shares_in_turn_and_jobs
 -- List shares that can be served in a round, in a range of keys and in their order, with their first ready jobs.
 WITH few AS MATERIALIZED (
     SELECT *, count(*) OVER () AS many
-    FROM (SELECT key, ready, in_flight, turn, round, credit, refill, oldest_at FROM shares
+    FROM (SELECT @share(shares) FROM shares
         WHERE queue_id = :queue_id AND turn = :turn AND key > :after AND key <= :until ORDER BY key LIMIT :limit) AS s
 ), lanes AS MATERIALIZED (
     SELECT *, 1 + greatest(1, (:wanted + many - 1) / many) AS depth FROM few
@@ -108,12 +108,11 @@ WITH few AS MATERIALIZED (
 SELECT l.key, l.ready, l.in_flight, l.turn, l.round, l.credit, l.refill, l.oldest_at, l.depth,
     j.priority, j.id, j.enqueued_at, j.attempts, j.max_attempts, j.cost, j.body
 FROM lanes AS l LEFT JOIN LATERAL (
-    SELECT h.*, (SELECT payload FROM events WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :topic)
-        AND events.id = h.id AND octet_length(payload) <= 8192) AS body
+    SELECT h.*, @short_record(:topic, h.id) AS body
     FROM present AS p
     CROSS JOIN LATERAL (SELECT priority, id, enqueued_at, attempts, max_attempts, cost FROM jobs
         WHERE queue_id = :queue_id AND key = l.key COLLATE "C" AND priority = p.priority AND state = 0
-        AND (:triggers::text IS NULL OR coalesce(chr(3) || function, trigger_id) IN (SELECT json_array_elements_text(:triggers::json)))
+        AND @is_handled(jobs)
         ORDER BY id LIMIT l.depth) AS h
 ) AS j ON true
 ORDER BY l.key, j.priority, j.id;
@@ -121,40 +120,37 @@ ORDER BY l.key, j.priority, j.id;
 -- name: ready_heads
 -- List the first ready jobs of each priority of some keys, with their records if they are short.
 SELECT j.key, j.priority, j.id, j.enqueued_at, j.attempts, j.max_attempts, j.cost,
-    (SELECT payload FROM events WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :topic)
-        AND events.id = j.id AND octet_length(payload) <= 8192)
+    @short_record(:topic, j.id)
 FROM json_array_elements_text(:keys::json) AS k(key)
 CROSS JOIN (VALUES (0::smallint), (1::smallint), (2::smallint)) AS p(priority)
 CROSS JOIN LATERAL (SELECT key, priority, id, enqueued_at, attempts, max_attempts, cost FROM jobs
     WHERE queue_id = :queue_id AND key = k.key COLLATE "C" AND priority = p.priority AND state = 0
-    AND (:triggers::text IS NULL OR coalesce(chr(3) || function, trigger_id) IN (SELECT json_array_elements_text(:triggers::json)))
+    AND @is_handled(jobs)
     ORDER BY id LIMIT :depth) AS j
 ORDER BY j.key, j.priority, j.id;
 
 -- name: ready_after
 -- List the ready jobs of a key and priority after an id, with their records if they are short.
 SELECT id, enqueued_at, attempts, max_attempts, cost,
-    (SELECT payload FROM events WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :topic)
-        AND events.id = jobs.id AND octet_length(payload) <= 8192)
+    @short_record(:topic, jobs.id)
 FROM jobs
 WHERE queue_id = :queue_id AND key = :key AND priority = :priority AND state = 0 AND id > :after
-AND (:triggers::text IS NULL OR coalesce(chr(3) || function, trigger_id) IN (SELECT json_array_elements_text(:triggers::json)))
+AND @is_handled(jobs)
 ORDER BY id LIMIT :depth;
 
 -- name: queue_heads
 -- List the first ready jobs of each priority of a queue, with their records if they are short.
 SELECT j.priority, j.id, j.enqueued_at, j.key, j.attempts, j.max_attempts,
-    (SELECT payload FROM events WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :topic)
-        AND events.id = j.id AND octet_length(payload) <= 8192)
+    @short_record(:topic, j.id)
 FROM (VALUES (0::smallint), (1::smallint), (2::smallint)) AS p(priority)
 CROSS JOIN LATERAL (SELECT priority, id, enqueued_at, key, attempts, max_attempts FROM jobs
     WHERE queue_id = (SELECT queue_id FROM queues WHERE name = :queue) AND priority = p.priority AND state = 0 AND id > 0
-    AND (:triggers::text IS NULL OR coalesce(chr(3) || function, trigger_id) IN (SELECT json_array_elements_text(:triggers::json)))
+    AND @is_handled(jobs)
     ORDER BY id LIMIT :wanted) AS j;
 
 -- name: open_job_of
 -- Find a ready job with one of these trigger ids (a JSON list) whose key can be served.
-SELECT j.id FROM jobs j WHERE j.queue_id = :queue_id AND j.state = 0 AND coalesce(chr(3) || j.function, j.trigger_id) IN (SELECT json_array_elements_text(:triggers::json))
+SELECT j.id FROM jobs j WHERE j.queue_id = :queue_id AND j.state = 0 AND @is_named(j)
 AND EXISTS (SELECT 1 FROM shares s WHERE s.queue_id = j.queue_id AND s.key = j.key AND s.turn IS NOT NULL) LIMIT 1;
 
 -- name: claim_jobs
@@ -225,8 +221,7 @@ WHERE shares.queue_id = v.queue_id AND shares.key = v.key COLLATE "C";
 -- name: jobs_by_id
 -- Read the rows of some jobs.
 SELECT j.* FROM json_array_elements_text(:ids::json) AS v(id)
-CROSS JOIN LATERAL (SELECT id, key, state, wake_at, attempts, max_attempts, claim_id, held, history, claim_round, tenant_id, consumer, charged
-    FROM jobs WHERE queue_id = :queue_id AND id = v.id::bigint LIMIT 1) AS j;
+CROSS JOIN LATERAL (SELECT @job_row(jobs) FROM jobs WHERE queue_id = :queue_id AND id = v.id::bigint LIMIT 1) AS j;
 
 -- name: places_of
 -- List the key and the priority of those of some jobs that are ready.
@@ -237,7 +232,7 @@ WHERE j.state = 0 ORDER BY j.id;
 -- name: due_by_id
 -- Read some jobs with the columns of due_jobs.
 SELECT j.* FROM json_array_elements_text(:ids::json) AS v(id)
-CROSS JOIN LATERAL (SELECT id, key, state, attempts, max_attempts, held, claim_id, consumer, wake_at, history, tenant_id
+CROSS JOIN LATERAL (SELECT @due_job(jobs)
     FROM jobs WHERE queue_id = :queue_id AND id = v.id::bigint LIMIT 1) AS j;
 
 -- name: work_enter
@@ -317,14 +312,10 @@ FROM unnest(:queue_id::bigint[], :id::bigint[], :state::smallint[], :wake_at::bi
     :settled_at::bigint[], :history::text[], :response::bigint[]) AS v(queue_id, id, state, wake_at, held, attempts, settled_at, history, response)
 WHERE jobs.queue_id = v.queue_id AND jobs.id = v.id;
 
--- fragment: stored_job(now)
--- Return the columns of a job with its record, its last response and its steps.
-j.id, j.key, j.priority, j.state, j.enqueued_at, j.wake_at, j.attempts, j.max_attempts, j.consumer, j.settled_at,
-    j.tenant_id, j.binding_key, j.trigger_id, j.function, j.history, j.response, {now},
-    (SELECT json_agg(json_build_array(p.name, p.number, p.started_at, p.duration_ms) ORDER BY p.entry)::text FROM job_steps p
-        WHERE p.queue_id = j.queue_id AND p.job_id = j.id),
-    (SELECT payload FROM events WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :jobs) AND id = j.id),
-    (SELECT payload FROM events WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :responses) AND id = j.response)
+-- fragment: steps_as_json(job)
+-- Return the steps of a job as a JSON array; null if there are none.
+(SELECT json_agg(json_build_array(p.name, p.number, p.started_at, p.duration_ms) ORDER BY p.entry)::text FROM job_steps p
+        WHERE p.queue_id = {job}.queue_id AND p.job_id = {job}.id)
 
 -- name: jobs_of
 -- Read some jobs of a queue with their records and last responses.
@@ -339,8 +330,7 @@ FROM jobs j WHERE j.queue_id = (SELECT queue_id FROM queues WHERE name = :queue)
 
 -- name: settled_among
 -- List those of some jobs that are settled or do not exist, with the responses of acked ones if they are short.
-SELECT v.id::bigint, CASE WHEN j.state = 4 THEN (SELECT CASE WHEN length(payload) <= 8192 THEN payload END FROM events
-    WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :responses) AND id = j.response) END
+SELECT v.id::bigint, CASE WHEN j.state = 4 THEN @short_record(:responses, j.response) END
 FROM json_array_elements_text(:ids::json) AS v(id)
 LEFT JOIN LATERAL (SELECT state, response FROM jobs WHERE queue_id = (SELECT queue_id FROM queues WHERE name = :queue) AND id = v.id::bigint LIMIT 1) AS j ON true
 WHERE j.state IS NULL OR j.state > 3;
@@ -390,7 +380,7 @@ SELECT * FROM unnest(:queue_id::bigint[], :tenant_id::text[], :dedupe_key::text[
 -- Fill the index of trigger ids.
 INSERT INTO queue_triggers (queue_id, trigger_id) SELECT * FROM unnest(:queue_id::bigint[], :trigger_id::text[]);
 
--- name: oldest_ready
+-- name: oldest_waiting
 -- Tell when the oldest ready job of each priority was enqueued, and the oldest parked one.
 SELECT (SELECT enqueued_at FROM jobs WHERE queue_id = :queue_id AND state = 0 AND id > 0 AND priority = 0 ORDER BY id LIMIT 1),
        (SELECT enqueued_at FROM jobs WHERE queue_id = :queue_id AND state = 0 AND id > 0 AND priority = 1 ORDER BY id LIMIT 1),
@@ -403,7 +393,7 @@ SELECT lease, count(*) FROM jobs WHERE queue_id = :queue_id AND state IN (2, 3) 
 
 -- name: claims_of_lease
 -- List the jobs in flight that were claimed under a lease, the way due_jobs does.
-SELECT id, key, state, attempts, max_attempts, held, claim_id, consumer, wake_at, history, tenant_id FROM jobs
+SELECT @due_job(jobs) FROM jobs
 WHERE queue_id = :queue_id AND state IN (2, 3) AND held = 1 AND lease = :lease ORDER BY wake_at LIMIT :limit;
 
 -- name: page_of_ready
@@ -427,18 +417,18 @@ ORDER BY id LIMIT :limit;
 SELECT id FROM jobs WHERE queue_id = :queue_id AND tenant_id = :tenant_id AND tenant_id IS NOT NULL AND state = :state
 AND state NOT IN (0, 2, 3) AND id > :after ORDER BY id LIMIT :limit;
 
--- name: ready_up_to
--- List ready, parked and scheduled jobs up to an id, some at a time; settled ones are not read.
-SELECT id, key, state FROM (
-    SELECT * FROM (SELECT id, key, state FROM jobs WHERE queue_id = :queue_id AND priority = 0 AND state = 0 AND id > 0 AND id > :after AND id <= :until ORDER BY id LIMIT :limit) AS high
+-- name: jobs_to_purge
+-- List ready, parked and scheduled jobs up to an id, some at a time; those in flight and settled ones are not read.
+SELECT id FROM (
+    SELECT * FROM (SELECT id FROM jobs WHERE queue_id = :queue_id AND priority = 0 AND state = 0 AND id > 0 AND id > :after AND id <= :until ORDER BY id LIMIT :limit) AS high
     UNION ALL
-    SELECT * FROM (SELECT id, key, state FROM jobs WHERE queue_id = :queue_id AND priority = 1 AND state = 0 AND id > 0 AND id > :after AND id <= :until ORDER BY id LIMIT :limit) AS normal
+    SELECT * FROM (SELECT id FROM jobs WHERE queue_id = :queue_id AND priority = 1 AND state = 0 AND id > 0 AND id > :after AND id <= :until ORDER BY id LIMIT :limit) AS normal
     UNION ALL
-    SELECT * FROM (SELECT id, key, state FROM jobs WHERE queue_id = :queue_id AND priority = 2 AND state = 0 AND id > 0 AND id > :after AND id <= :until ORDER BY id LIMIT :limit) AS low
+    SELECT * FROM (SELECT id FROM jobs WHERE queue_id = :queue_id AND priority = 2 AND state = 0 AND id > 0 AND id > :after AND id <= :until ORDER BY id LIMIT :limit) AS low
     UNION ALL
-    SELECT * FROM (SELECT id, key, state FROM jobs WHERE queue_id = :queue_id AND state = -1 AND state NOT IN (0, 2, 3) AND id > :after AND id <= :until ORDER BY id LIMIT :limit) AS parked
+    SELECT * FROM (SELECT id FROM jobs WHERE queue_id = :queue_id AND state = -1 AND state NOT IN (0, 2, 3) AND id > :after AND id <= :until ORDER BY id LIMIT :limit) AS parked
     UNION ALL
-    SELECT * FROM (SELECT id, key, state FROM jobs WHERE queue_id = :queue_id AND state = 1 AND state NOT IN (0, 2, 3) AND id > :after AND id <= :until ORDER BY id LIMIT :limit) AS scheduled
+    SELECT * FROM (SELECT id FROM jobs WHERE queue_id = :queue_id AND state = 1 AND state NOT IN (0, 2, 3) AND id > :after AND id <= :until ORDER BY id LIMIT :limit) AS scheduled
 ) AS found ORDER BY id LIMIT :limit;
 
 -- name: oldest_unsettled
@@ -476,13 +466,13 @@ WHERE share_nodes.queue_id = v.queue_id AND share_nodes.key = v.key COLLATE "C";
 -- name: nodes_of
 -- Read some nodes of a queue's tree.
 SELECT n.* FROM json_array_elements_text(:keys::json) AS v(key)
-CROSS JOIN LATERAL (SELECT key, parent, ready, in_flight, turn, round, credit, refill, idle_at, inner_round FROM share_nodes
+CROSS JOIN LATERAL (SELECT @node(share_nodes) FROM share_nodes
     WHERE queue_id = :queue_id AND key = v.key COLLATE "C" LIMIT 1) AS n;
 
 -- name: first_children
 -- List the first children of some nodes that can be served, so many of each, in the order of their turns.
 SELECT n.* FROM json_array_elements_text(:parents::json) AS p(parent)
-CROSS JOIN LATERAL (SELECT key, parent, ready, in_flight, turn, round, credit, refill, idle_at, inner_round FROM share_nodes
+CROSS JOIN LATERAL (SELECT @node(share_nodes) FROM share_nodes
     WHERE queue_id = :queue_id AND parent = p.parent COLLATE "C" AND turn >= 0 ORDER BY turn, key LIMIT :limit) AS n
 ORDER BY n.turn, n.key;
 
@@ -490,16 +480,16 @@ ORDER BY n.turn, n.key;
 -- Follow the first child that can be served from some nodes down to a leaf each.
 WITH RECURSIVE down AS (
     SELECT n.* FROM json_array_elements_text(:parents::json) AS p(parent)
-    CROSS JOIN LATERAL (SELECT key, parent, ready, in_flight, turn, round, credit, refill, idle_at, inner_round FROM share_nodes
+    CROSS JOIN LATERAL (SELECT @node(share_nodes) FROM share_nodes
         WHERE queue_id = :queue_id AND parent = p.parent COLLATE "C" AND turn >= 0 ORDER BY turn, key LIMIT 1) AS n
     UNION ALL
     SELECT n.* FROM down AS d
-    CROSS JOIN LATERAL (SELECT key, parent, ready, in_flight, turn, round, credit, refill, idle_at, inner_round FROM share_nodes
+    CROSS JOIN LATERAL (SELECT @node(share_nodes) FROM share_nodes
         WHERE queue_id = :queue_id AND parent = d.key COLLATE "C" AND turn >= 0 ORDER BY turn, key LIMIT 1) AS n
 )
-SELECT key, parent, ready, in_flight, turn, round, credit, refill, idle_at, inner_round FROM down;
+SELECT @node(down) FROM down;
 
 -- name: open_job_in_tree
 -- Find a ready job with one of these trigger ids (a JSON list) whose leaf and all nodes above it can be served.
-SELECT j.id FROM jobs j WHERE j.queue_id = :queue_id AND j.state = 0 AND j.id > 0 AND coalesce(chr(3) || j.function, j.trigger_id) IN (SELECT json_array_elements_text(:triggers::json))
+SELECT j.id FROM jobs j WHERE j.queue_id = :queue_id AND j.state = 0 AND j.id > 0 AND @is_named(j)
 AND @path_is_open(j) LIMIT 1;

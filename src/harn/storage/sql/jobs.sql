@@ -1,3 +1,27 @@
+-- fragment: share(of)
+-- Return the columns of a share, in the order of the fields of `Share`.
+{of}.key, {of}.ready, {of}.in_flight, {of}.turn, {of}.round, {of}.credit, {of}.refill, {of}.oldest_at
+
+-- fragment: node(of)
+-- Return the columns of a node, as `read_node` reads them.
+{of}.key, {of}.parent, {of}.ready, {of}.in_flight, {of}.turn, {of}.round, {of}.credit, {of}.refill, {of}.idle_at, {of}.inner_round
+
+-- fragment: job_row(of)
+-- Return the columns of a job, in the order of the fields of `JobRow`.
+{of}.id, {of}.key, {of}.state, {of}.wake_at, {of}.attempts, {of}.max_attempts, {of}.claim_id, {of}.held, {of}.history, {of}.claim_round,
+    {of}.tenant_id, {of}.consumer, {of}.charged
+
+-- fragment: due_job(of)
+-- Return the columns of a job whose claim ends or whose time has come, as `end_claims` and `wake_jobs` read them.
+{of}.id, {of}.key, {of}.state, {of}.attempts, {of}.max_attempts, {of}.held, {of}.claim_id, {of}.consumer, {of}.wake_at, {of}.history,
+    {of}.tenant_id
+
+-- fragment: stored_job(now)
+-- Return the columns of a job with its steps, its record and its last response, in the order of the fields of `StoredJob`.
+j.id, j.key, j.priority, j.state, j.enqueued_at, j.wake_at, j.attempts, j.max_attempts, j.consumer, j.settled_at,
+    j.tenant_id, j.binding_key, j.trigger_id, j.function, j.history, j.response, {now}, @steps_as_json(j),
+    @record(:jobs, j.id), @record(:responses, j.response)
+
 -- fragment: path_is_open(job)
 -- Whether the leaf of a job and every node above it can be served; a path has four names at most.
 EXISTS (SELECT 1 FROM share_nodes n
@@ -76,17 +100,17 @@ credit = 0, refill = 0, round = {round}, turn = CASE WHEN shares.turn IS NULL TH
 
 -- name: open_shares
 -- List the shares that can be served and whose jobs have waited longest.
-SELECT key, ready, in_flight, turn, round, credit, refill, oldest_at FROM shares
+SELECT @share(shares) FROM shares
 WHERE queue_id = :queue_id AND turn IS NOT NULL ORDER BY oldest_at, key LIMIT :limit;
 
 -- name: starving_shares
 -- List shares that can be served and whose oldest job was enqueued by a time, oldest first.
-SELECT key, ready, in_flight, turn, round, credit, refill, oldest_at FROM shares
+SELECT @share(shares) FROM shares
 WHERE queue_id = :queue_id AND turn IS NOT NULL AND oldest_at <= :before ORDER BY oldest_at, key LIMIT :limit;
 
 -- name: shares_ahead
 -- List shares that can be served from a round on, in the order of their turns and keys.
-SELECT key, ready, in_flight, turn, round, credit, refill, oldest_at FROM shares
+SELECT @share(shares) FROM shares
 WHERE queue_id = :queue_id AND turn >= :turn ORDER BY turn, key LIMIT :limit;
 
 -- name: open_keys
@@ -100,6 +124,13 @@ SELECT key FROM shares WHERE queue_id = :queue_id AND turn IS NULL AND ready > 0
 -- name: add_deferral
 -- Count a claim that found every key with ready jobs at its cap.
 UPDATE queues SET deferrals = deferrals + 1 WHERE queue_id = :queue_id;
+
+-- name: queue_row
+-- Read a queue's row and the time, in the order of the fields of `QueueRow`; no lock is taken.
+SELECT queue_id, :now, dimension, cap, policy, round, last_key, promoted, alarm, ages, deferrals, promotions, paused, handled, trimmed,
+    acked, purged, dead, responses, other_policy, policy_at, dropped_selected, dropped_deferred, cancelled,
+    expired, retried, charge, hierarchy
+FROM queues WHERE name = :queue;
 
 -- name: queue_names
 -- List every queue.
@@ -172,7 +203,7 @@ FROM jobs WHERE queue_id = :queue_id AND state < 4 GROUP BY queue_id, key;
 
 -- name: due_jobs
 -- List jobs whose claim has expired or whose time has come.
-SELECT id, key, state, attempts, max_attempts, held, claim_id, consumer, wake_at, history, tenant_id FROM (
+SELECT @due_job(due) FROM (
     SELECT * FROM (SELECT * FROM jobs WHERE queue_id = :queue_id AND state = 1 AND wake_at <= :until ORDER BY wake_at LIMIT :limit) AS a
     UNION ALL
     SELECT * FROM (SELECT * FROM jobs WHERE queue_id = :queue_id AND state IN (2, 3) AND wake_at <= :until ORDER BY wake_at LIMIT :limit) AS b
@@ -207,7 +238,7 @@ WHERE queue_id = :queue_id AND id = :id AND claim_id = :claim_id AND state + 0 =
 
 -- name: one_share
 -- Read a share's row.
-SELECT key, ready, in_flight, turn, round, credit, refill, oldest_at FROM shares WHERE queue_id = :queue_id AND key = :key;
+SELECT @share(shares) FROM shares WHERE queue_id = :queue_id AND key = :key;
 
 -- name: find_dedupe
 -- Find the job that holds a dedupe key. With a join, PostgreSQL may read a whole queue.
@@ -220,8 +251,8 @@ FROM job_dedupe d WHERE d.queue_id = :queue_id AND d.tenant_id = :tenant_id AND 
 INSERT INTO job_dedupe (queue_id, tenant_id, dedupe_key, job_id) VALUES (:queue_id, :tenant_id, :dedupe_key, :job_id)
 ON CONFLICT (queue_id, tenant_id, dedupe_key) DO UPDATE SET job_id = excluded.job_id;
 
--- name: foreign_triggers
--- List the trigger ids that jobs of a queue have had.
+-- name: triggers_seen
+-- List the trigger ids and functions that jobs of a queue have named.
 SELECT trigger_id FROM queue_triggers WHERE queue_id = :queue_id ORDER BY trigger_id;
 
 -- name: newest_job
@@ -285,12 +316,12 @@ UPDATE queues SET dropped_selected = dropped_selected + :selected, dropped_defer
 WHERE queue_id = :queue_id;
 
 -- name: jobs_ahead
--- Count ready jobs of a key and priority up to an id, within a bound.
+-- Count ready jobs of a key and priority before an id, within a bound.
 SELECT count(*) FROM (SELECT 1 FROM jobs WHERE queue_id = :queue_id AND key = :key AND priority = :priority AND state = 0
     AND id < :before LIMIT :limit) AS ahead;
 
 -- name: queue_jobs_ahead
--- Count ready jobs of a priority up to an id, within a bound.
+-- Count ready jobs of a priority before an id, within a bound.
 SELECT count(*) FROM (SELECT 1 FROM jobs WHERE queue_id = :queue_id AND priority = :priority AND state = 0
     AND id > 0 AND id < :before LIMIT :limit) AS ahead;
 
@@ -360,7 +391,7 @@ SELECT key, ready, in_flight FROM shares WHERE queue_id = :queue_id AND (ready >
 
 -- name: children
 -- List the children of a node that can be served, after a turn and key, in the order of both.
-SELECT key, parent, ready, in_flight, turn, round, credit, refill, idle_at, inner_round FROM share_nodes
+SELECT @node(share_nodes) FROM share_nodes
 WHERE queue_id = :queue_id AND parent = :parent AND turn >= :turn AND (turn > :turn OR key > :after) ORDER BY turn, key LIMIT :limit;
 
 -- name: open_branches
@@ -369,7 +400,7 @@ SELECT key FROM share_nodes WHERE queue_id = :queue_id AND parent = '' AND turn 
 
 -- name: node_rows
 -- List the nodes of a queue's tree for display, by path.
-SELECT key, parent, ready, in_flight, turn, round, credit, refill, idle_at, inner_round FROM share_nodes
+SELECT @node(share_nodes) FROM share_nodes
 WHERE queue_id = :queue_id ORDER BY key LIMIT :limit;
 
 -- name: clear_nodes

@@ -1,3 +1,11 @@
+-- fragment: is_named(job)
+-- Tell whether a job's function or trigger id is among :triggers (a JSON list).
+coalesce(char(3) || {job}.function, {job}.trigger_id) IN (SELECT value FROM json_each(:triggers))
+
+-- fragment: is_handled(job)
+-- Tell whether a claimer can handle a job: one that is named, or any if :triggers is null.
+(:triggers IS NULL OR @is_named({job}))
+
 -- fragment: oldest_ready(queue_id, key)
 -- Return when the oldest ready job of a key was enqueued: one look at the index for each priority.
 (SELECT min(at) FROM (
@@ -9,13 +17,6 @@
 -- Read a queue's row, and the time.
 SELECT queue_id, :now, dimension, cap, policy, round, last_key, promoted, alarm, ages, deferrals, promotions, paused, handled, trimmed,
     (SELECT settings FROM pools WHERE pools.queue_id = queues.queue_id), charge, hierarchy
-FROM queues WHERE name = :queue;
-
--- name: queue_row
--- Read a queue's row for display, and the time.
-SELECT queue_id, :now, dimension, cap, policy, round, last_key, promoted, alarm, ages, deferrals, promotions, paused, handled, trimmed,
-    acked, purged, dead, responses, other_policy, policy_at, dropped_selected, dropped_deferred, cancelled,
-    expired, retried, charge, hierarchy
 FROM queues WHERE name = :queue;
 
 -- name: queues_in_sight
@@ -44,7 +45,7 @@ ON CONFLICT (queue_id, key) DO UPDATE SET @grow_share(?7, ?6);
 
 -- name: shares_in_turn
 -- List shares that can be served in a round, in the order of their keys, within a range of them.
-SELECT key, ready, in_flight, turn, round, credit, refill, oldest_at FROM shares INDEXED BY shares_in_turn
+SELECT @share(shares) FROM shares INDEXED BY shares_in_turn
 WHERE queue_id = :queue_id AND turn = :turn AND key > :after AND key <= :until ORDER BY key LIMIT :limit;
 
 -- name: ready_priorities
@@ -57,34 +58,32 @@ SELECT 2 WHERE EXISTS (SELECT 1 FROM jobs INDEXED BY jobs_ready WHERE queue_id =
 
 -- name: ready_after
 -- List the ready jobs of a key and priority after an id, with their records if they are short.
-SELECT id, enqueued_at, attempts, max_attempts, cost, (SELECT CASE WHEN length(payload) <= 8192 THEN payload END FROM events
-    WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :topic) AND events.id = jobs.id)
+SELECT id, enqueued_at, attempts, max_attempts, cost, @short_record(:topic, jobs.id)
 FROM jobs INDEXED BY jobs_of_key
 WHERE queue_id = :queue_id AND key = :key AND priority = :priority AND state = 0 AND id > :after
-AND (:triggers IS NULL OR coalesce(char(3) || function, trigger_id) IN (SELECT value FROM json_each(:triggers)))
+AND @is_handled(jobs)
 ORDER BY id LIMIT :depth;
 
 -- name: queue_heads
 -- List the first ready jobs of each priority of a queue, with their records if they are short.
-SELECT *, (SELECT CASE WHEN length(payload) <= 8192 THEN payload END FROM events
-    WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :topic) AND events.id = heads.id)
+SELECT *, @short_record(:topic, heads.id)
 FROM (
     SELECT * FROM (SELECT priority, id, enqueued_at, key, attempts, max_attempts FROM jobs INDEXED BY jobs_ready
         WHERE queue_id = (SELECT queue_id FROM queues WHERE name = :queue) AND priority = 0 AND state = 0
-        AND (:triggers IS NULL OR coalesce(char(3) || function, trigger_id) IN (SELECT value FROM json_each(:triggers))) ORDER BY id LIMIT :wanted)
+        AND @is_handled(jobs) ORDER BY id LIMIT :wanted)
     UNION ALL
     SELECT * FROM (SELECT priority, id, enqueued_at, key, attempts, max_attempts FROM jobs INDEXED BY jobs_ready
         WHERE queue_id = (SELECT queue_id FROM queues WHERE name = :queue) AND priority = 1 AND state = 0
-        AND (:triggers IS NULL OR coalesce(char(3) || function, trigger_id) IN (SELECT value FROM json_each(:triggers))) ORDER BY id LIMIT :wanted)
+        AND @is_handled(jobs) ORDER BY id LIMIT :wanted)
     UNION ALL
     SELECT * FROM (SELECT priority, id, enqueued_at, key, attempts, max_attempts FROM jobs INDEXED BY jobs_ready
         WHERE queue_id = (SELECT queue_id FROM queues WHERE name = :queue) AND priority = 2 AND state = 0
-        AND (:triggers IS NULL OR coalesce(char(3) || function, trigger_id) IN (SELECT value FROM json_each(:triggers))) ORDER BY id LIMIT :wanted)
+        AND @is_handled(jobs) ORDER BY id LIMIT :wanted)
 ) AS heads;
 
 -- name: open_job_of
 -- Find a ready job with one of these trigger ids (a JSON list) whose key can be served.
-SELECT j.id FROM jobs j INDEXED BY jobs_ready WHERE j.queue_id = :queue_id AND j.state = 0 AND coalesce(char(3) || j.function, j.trigger_id) IN (SELECT value FROM json_each(:triggers))
+SELECT j.id FROM jobs j INDEXED BY jobs_ready WHERE j.queue_id = :queue_id AND j.state = 0 AND @is_named(j)
 AND EXISTS (SELECT 1 FROM shares s WHERE s.queue_id = j.queue_id AND s.key = j.key AND s.turn IS NOT NULL) LIMIT 1;
 
 -- name: claim_jobs
@@ -136,8 +135,7 @@ WHERE queue_id = ?1 AND key = ?2;
 
 -- name: jobs_by_id
 -- Read the rows of some jobs.
-SELECT j.id, j.key, j.state, j.wake_at, j.attempts, j.max_attempts, j.claim_id, j.held, j.history,
-    j.claim_round, j.tenant_id, j.consumer, j.charged
+SELECT @job_row(j)
 FROM json_each(:ids) i CROSS JOIN jobs j ON j.queue_id = :queue_id AND j.id = i.value;
 
 -- name: places_of
@@ -147,7 +145,7 @@ FROM json_each(:ids) i CROSS JOIN jobs j ON j.queue_id = :queue_id AND j.id = i.
 
 -- name: due_by_id
 -- Read some jobs with the columns of due_jobs.
-SELECT j.id, j.key, j.state, j.attempts, j.max_attempts, j.held, j.claim_id, j.consumer, j.wake_at, j.history, j.tenant_id
+SELECT @due_job(j)
 FROM json_each(:ids) i CROSS JOIN jobs j ON j.queue_id = :queue_id AND j.id = i.value;
 
 -- name: held_claims
@@ -167,14 +165,10 @@ UPDATE jobs SET state = ?3, wake_at = ?4, held = ?5, attempts = ?6, settled_at =
     response = CASE WHEN ?9 = 0 THEN NULL ELSE coalesce(?9, response) END
 WHERE queue_id = ?1 AND id = ?2;
 
--- fragment: stored_job(now)
--- Return the columns of a job with its record, its last response and its steps.
-j.id, j.key, j.priority, j.state, j.enqueued_at, j.wake_at, j.attempts, j.max_attempts, j.consumer, j.settled_at,
-    j.tenant_id, j.binding_key, j.trigger_id, j.function, j.history, j.response, {now},
-    (SELECT json_group_array(json_array(p.name, p.number, p.started_at, p.duration_ms)) FROM job_steps p
-        WHERE p.queue_id = j.queue_id AND p.job_id = j.id HAVING count(*) > 0),
-    (SELECT payload FROM events WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :jobs) AND id = j.id),
-    (SELECT payload FROM events WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :responses) AND id = j.response)
+-- fragment: steps_as_json(job)
+-- Return the steps of a job as a JSON array; null if there are none.
+(SELECT json_group_array(json_array(p.name, p.number, p.started_at, p.duration_ms)) FROM job_steps p
+        WHERE p.queue_id = {job}.queue_id AND p.job_id = {job}.id HAVING count(*) > 0)
 
 -- name: jobs_of
 -- Read some jobs of a queue with their records and last responses.
@@ -189,8 +183,7 @@ FROM jobs j WHERE j.queue_id = (SELECT queue_id FROM queues WHERE name = :queue)
 
 -- name: settled_among
 -- List those of some jobs that are settled or do not exist, with the responses of acked ones if they are short.
-SELECT i.value, CASE WHEN j.state = 4 THEN (SELECT CASE WHEN length(payload) <= 8192 THEN payload END FROM events
-    WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :responses) AND id = j.response) END
+SELECT i.value, CASE WHEN j.state = 4 THEN @short_record(:responses, j.response) END
 FROM json_each(:ids) i LEFT JOIN jobs j
 ON j.queue_id = (SELECT queue_id FROM queues WHERE name = :queue) AND j.id = i.value
 WHERE j.state IS NULL OR j.state > 3;
@@ -229,7 +222,7 @@ INSERT INTO job_dedupe (queue_id, tenant_id, dedupe_key, job_id) VALUES (?1, ?2,
 -- Fill the index of trigger ids.
 INSERT INTO queue_triggers (queue_id, trigger_id) VALUES (?1, ?2);
 
--- name: oldest_ready
+-- name: oldest_waiting
 -- Tell when the oldest ready job of each priority was enqueued, and the oldest parked one.
 SELECT (SELECT enqueued_at FROM jobs INDEXED BY jobs_ready WHERE queue_id = :queue_id AND state = 0 AND priority = 0 ORDER BY id LIMIT 1),
        (SELECT enqueued_at FROM jobs INDEXED BY jobs_ready WHERE queue_id = :queue_id AND state = 0 AND priority = 1 ORDER BY id LIMIT 1),
@@ -242,7 +235,7 @@ SELECT lease, count(*) FROM jobs INDEXED BY jobs_in_flight WHERE queue_id = :que
 
 -- name: claims_of_lease
 -- List the jobs in flight that were claimed under a lease, the way due_jobs does.
-SELECT id, key, state, attempts, max_attempts, held, claim_id, consumer, wake_at, history, tenant_id FROM jobs INDEXED BY jobs_in_flight
+SELECT @due_job(jobs) FROM jobs INDEXED BY jobs_in_flight
 WHERE queue_id = :queue_id AND state IN (2, 3) AND held = 1 AND lease = :lease ORDER BY wake_at LIMIT :limit;
 
 -- name: page_of_ready
@@ -266,18 +259,18 @@ ORDER BY id LIMIT :limit;
 SELECT id FROM jobs INDEXED BY jobs_by_tenant WHERE queue_id = :queue_id AND tenant_id = :tenant_id AND tenant_id IS NOT NULL AND state = :state
 AND state <> 0 AND state <> 2 AND state <> 3 AND id > :after ORDER BY id LIMIT :limit;
 
--- name: ready_up_to
--- List ready, parked and scheduled jobs up to an id, some at a time; settled ones are not read.
-SELECT id, key, state FROM (
-    SELECT * FROM (SELECT id, key, state FROM jobs INDEXED BY jobs_ready WHERE queue_id = :queue_id AND priority = 0 AND state = 0 AND id > :after AND id <= :until ORDER BY id LIMIT :limit) AS high
+-- name: jobs_to_purge
+-- List ready, parked and scheduled jobs up to an id, some at a time; those in flight and settled ones are not read.
+SELECT id FROM (
+    SELECT * FROM (SELECT id FROM jobs INDEXED BY jobs_ready WHERE queue_id = :queue_id AND priority = 0 AND state = 0 AND id > :after AND id <= :until ORDER BY id LIMIT :limit) AS high
     UNION ALL
-    SELECT * FROM (SELECT id, key, state FROM jobs INDEXED BY jobs_ready WHERE queue_id = :queue_id AND priority = 1 AND state = 0 AND id > :after AND id <= :until ORDER BY id LIMIT :limit) AS normal
+    SELECT * FROM (SELECT id FROM jobs INDEXED BY jobs_ready WHERE queue_id = :queue_id AND priority = 1 AND state = 0 AND id > :after AND id <= :until ORDER BY id LIMIT :limit) AS normal
     UNION ALL
-    SELECT * FROM (SELECT id, key, state FROM jobs INDEXED BY jobs_ready WHERE queue_id = :queue_id AND priority = 2 AND state = 0 AND id > :after AND id <= :until ORDER BY id LIMIT :limit) AS low
+    SELECT * FROM (SELECT id FROM jobs INDEXED BY jobs_ready WHERE queue_id = :queue_id AND priority = 2 AND state = 0 AND id > :after AND id <= :until ORDER BY id LIMIT :limit) AS low
     UNION ALL
-    SELECT * FROM (SELECT id, key, state FROM jobs INDEXED BY jobs_by_state WHERE queue_id = :queue_id AND state = -1 AND state <> 0 AND state <> 2 AND state <> 3 AND id > :after AND id <= :until ORDER BY id LIMIT :limit) AS parked
+    SELECT * FROM (SELECT id FROM jobs INDEXED BY jobs_by_state WHERE queue_id = :queue_id AND state = -1 AND state <> 0 AND state <> 2 AND state <> 3 AND id > :after AND id <= :until ORDER BY id LIMIT :limit) AS parked
     UNION ALL
-    SELECT * FROM (SELECT id, key, state FROM jobs INDEXED BY jobs_by_state WHERE queue_id = :queue_id AND state = 1 AND state <> 0 AND state <> 2 AND state <> 3 AND id > :after AND id <= :until ORDER BY id LIMIT :limit) AS scheduled
+    SELECT * FROM (SELECT id FROM jobs INDEXED BY jobs_by_state WHERE queue_id = :queue_id AND state = 1 AND state <> 0 AND state <> 2 AND state <> 3 AND id > :after AND id <= :until ORDER BY id LIMIT :limit) AS scheduled
 ) AS found ORDER BY id LIMIT :limit;
 
 -- name: oldest_unsettled
@@ -310,12 +303,12 @@ WHERE queue_id = ?1 AND key = ?2;
 
 -- name: nodes_of
 -- Read some nodes of a queue's tree.
-SELECT n.key, n.parent, n.ready, n.in_flight, n.turn, n.round, n.credit, n.refill, n.idle_at, n.inner_round
+SELECT @node(n)
 FROM json_each(:keys) i CROSS JOIN share_nodes n ON n.queue_id = :queue_id AND n.key = i.value;
 
 -- name: first_children
 -- List the first children of some nodes that can be served, so many of each, in the order of their turns.
-SELECT n.key, n.parent, n.ready, n.in_flight, n.turn, n.round, n.credit, n.refill, n.idle_at, n.inner_round
+SELECT @node(n)
 FROM json_each(:parents) i CROSS JOIN share_nodes n ON n.queue_id = :queue_id AND n.key IN (
     SELECT c.key FROM share_nodes c INDEXED BY share_nodes_in_turn
     WHERE c.queue_id = :queue_id AND c.parent = i.value AND c.turn >= 0 ORDER BY c.turn, c.key LIMIT :limit)
@@ -324,30 +317,29 @@ ORDER BY n.turn, n.key;
 -- name: first_path
 -- Follow the first child that can be served from some nodes down to a leaf each.
 WITH RECURSIVE down AS (
-    SELECT n.key, n.parent, n.ready, n.in_flight, n.turn, n.round, n.credit, n.refill, n.idle_at, n.inner_round
+    SELECT @node(n)
     FROM json_each(:parents) i CROSS JOIN share_nodes n ON n.queue_id = :queue_id AND n.key = (
         SELECT c.key FROM share_nodes c INDEXED BY share_nodes_in_turn
         WHERE c.queue_id = :queue_id AND c.parent = i.value AND c.turn >= 0 ORDER BY c.turn, c.key LIMIT 1)
     UNION ALL
-    SELECT n.key, n.parent, n.ready, n.in_flight, n.turn, n.round, n.credit, n.refill, n.idle_at, n.inner_round
+    SELECT @node(n)
     FROM down CROSS JOIN share_nodes n ON n.queue_id = :queue_id AND n.key = (
         SELECT c.key FROM share_nodes c INDEXED BY share_nodes_in_turn
         WHERE c.queue_id = :queue_id AND c.parent = down.key AND c.turn >= 0 ORDER BY c.turn, c.key LIMIT 1)
 )
-SELECT key, parent, ready, in_flight, turn, round, credit, refill, idle_at, inner_round FROM down;
+SELECT @node(down) FROM down;
 
 -- name: ready_of_keys
 -- List the first ready jobs of some keys and a priority the way ready_after does, each after its key.
-SELECT j.key, j.id, j.enqueued_at, j.attempts, j.max_attempts, j.cost, (SELECT CASE WHEN length(payload) <= 8192 THEN payload END FROM events
-    WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :topic) AND events.id = j.id)
+SELECT j.key, j.id, j.enqueued_at, j.attempts, j.max_attempts, j.cost, @short_record(:topic, j.id)
 FROM json_each(:keys) i CROSS JOIN jobs j ON j.queue_id = :queue_id AND j.id IN (
     SELECT id FROM jobs INDEXED BY jobs_of_key
     WHERE queue_id = :queue_id AND key = i.value AND priority = :priority AND state = 0
-    AND (:triggers IS NULL OR coalesce(char(3) || function, trigger_id) IN (SELECT value FROM json_each(:triggers)))
+    AND @is_handled(jobs)
     ORDER BY id LIMIT :depth)
 ORDER BY j.id;
 
 -- name: open_job_in_tree
 -- Find a ready job with one of these trigger ids (a JSON list) whose leaf and all nodes above it can be served.
-SELECT j.id FROM jobs j INDEXED BY jobs_ready WHERE j.queue_id = :queue_id AND j.state = 0 AND coalesce(char(3) || j.function, j.trigger_id) IN (SELECT value FROM json_each(:triggers))
+SELECT j.id FROM jobs j INDEXED BY jobs_ready WHERE j.queue_id = :queue_id AND j.state = 0 AND @is_named(j)
 AND @path_is_open(j) LIMIT 1;

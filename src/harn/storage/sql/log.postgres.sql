@@ -1,3 +1,8 @@
+-- fragment: short_record(topic, id)
+-- Return the payload of a topic's record if it is short; else null.
+(SELECT payload FROM events WHERE topic_id = (SELECT topic_id FROM topics WHERE name = {topic})
+        AND events.id = {id} AND octet_length(payload) <= 8192)
+
 -- name: take_offsets
 -- Take the next offsets of a topic, and add it on first use; its row stays locked until the commit.
 INSERT INTO topics (name, head, largest) VALUES (:topic, :count, :largest)
@@ -98,15 +103,6 @@ SELECT name, head FROM "{schema}".topics WHERE name = ANY(:topics::text[]);
 -- name: make_versions
 -- Create the table of schema versions.
 CREATE TABLE IF NOT EXISTS harn_schema (concern text PRIMARY KEY, version integer NOT NULL);
-
--- name: versions
--- Read the schema version of each concern's tables.
-SELECT concern, version FROM harn_schema;
-
--- name: note_version
--- Record the schema version of a concern's tables.
-INSERT INTO harn_schema VALUES (:concern, :version)
-ON CONFLICT (concern) DO UPDATE SET version = excluded.version;
 
 -- name: notify
 -- Notify the listeners of each topic, in a transaction of its own. All notifications of a server share one lock, so

@@ -1,3 +1,7 @@
+-- fragment: record(topic, id)
+-- Return the payload of a topic's record; null if there is none.
+(SELECT payload FROM events WHERE topic_id = (SELECT topic_id FROM topics WHERE name = {topic}) AND id = {id})
+
 -- name: now
 -- Tell the store's time.
 SELECT :now;
@@ -28,11 +32,6 @@ SELECT head FROM topics WHERE name = :topic;
 -- List every topic with its newest offset.
 SELECT name, head FROM topics ORDER BY name;
 
--- name: topic_extent
--- Tell the oldest offset that is still kept, and how many are.
-SELECT min(e.id), count(*)
-FROM topics t JOIN events e ON e.topic_id = t.topic_id WHERE t.name = :topic;
-
 -- name: first_offset
 -- Tell the oldest offset that is still kept.
 SELECT e.id FROM topics t JOIN events e ON e.topic_id = t.topic_id
@@ -57,10 +56,6 @@ INSERT INTO topics (name, head, largest) VALUES (:topic, :head, 0)
 ON CONFLICT (name) DO UPDATE SET head = CASE WHEN topics.head < excluded.head THEN excluded.head ELSE topics.head END
 RETURNING topic_id, head;
 
--- name: note_size
--- Record the size of the largest record that a topic has held.
-UPDATE topics SET largest = :largest WHERE name = :topic AND largest < :largest;
-
 -- name: move_cursor
 -- Move a consumer's cursor forward, never back.
 INSERT INTO cursors (topic, consumer, position) VALUES (:topic, :consumer, :position)
@@ -83,3 +78,11 @@ DELETE FROM cursors WHERE topic = :topic AND consumer = :consumer RETURNING posi
 -- name: list_cursors
 -- List every cursor.
 SELECT topic, consumer, position FROM cursors ORDER BY topic, consumer;
+
+-- name: versions
+-- Read the schema version of each concern's tables.
+SELECT concern, version FROM harn_schema;
+
+-- name: note_version
+-- Record the schema version of a concern's tables.
+INSERT INTO harn_schema VALUES (:concern, :version) ON CONFLICT (concern) DO UPDATE SET version = excluded.version;

@@ -1,3 +1,8 @@
+-- fragment: short_record(topic, id)
+-- Return the payload of a topic's record if it is short; else null.
+(SELECT CASE WHEN length(payload) <= 8192 THEN payload END FROM events
+    WHERE topic_id = (SELECT topic_id FROM topics WHERE name = {topic}) AND events.id = {id})
+
 -- name: take_offsets
 -- Take the next offsets of a topic, and add it on first use; returns the last offset, and a time that never goes back.
 INSERT INTO topics (name, head, largest, newest_ms) VALUES (?1, ?2, ?3, ?4)
@@ -30,14 +35,6 @@ SELECT 1 FROM sqlite_schema WHERE name = 'harn_schema';
 -- name: make_versions
 -- Create the table of schema versions.
 CREATE TABLE IF NOT EXISTS harn_schema (concern TEXT PRIMARY KEY, version INTEGER NOT NULL) STRICT, WITHOUT ROWID;
-
--- name: versions
--- Read the schema version of each concern's tables.
-SELECT concern, version FROM harn_schema;
-
--- name: note_version
--- Record the schema version of a concern's tables.
-INSERT INTO harn_schema VALUES (:concern, :version) ON CONFLICT (concern) DO UPDATE SET version = excluded.version;
 
 -- name: freeze
 -- Block every append until this transaction ends. Nothing to do here: SQLite has one writing transaction at a time.

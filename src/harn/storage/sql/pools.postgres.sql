@@ -1,9 +1,3 @@
--- fragment: pool_task(topic)
--- List what a claim needs of a queued task, with its record if that is short.
-id, key, enqueued_at, attempts, max_attempts, function, trigger_id,
-    (SELECT payload FROM events WHERE topic_id = (SELECT topic_id FROM topics WHERE name = {topic})
-        AND events.id = jobs.id AND octet_length(payload) <= 8192)
-
 -- fragment: is_runnable(functions, looked)
 -- Tell whether a task can run: a closure, or a call of one of these functions (a JSON list; null is every
 -- function), or a call that is newer than the look at what living processes can run.
@@ -41,7 +35,7 @@ SELECT id FROM jobs WHERE queue_id = :queue_id AND state = -1 AND state NOT IN (
 
 -- name: pool_running
 -- List the running tasks of a pool, with the lease that each hangs on.
-SELECT id, lease, claim_id FROM jobs WHERE queue_id = :queue_id AND state IN (2, 3) ORDER BY wake_at;
+SELECT id, lease FROM jobs WHERE queue_id = :queue_id AND state IN (2, 3) ORDER BY wake_at;
 
 -- name: pool_closures_of
 -- List tasks that a process has submitted and that have not begun: its closures, and all that wait for a place.
@@ -75,10 +69,10 @@ FROM shares WHERE queue_id = (SELECT queue_id FROM queues WHERE name = :queue);
 
 -- name: pool_turns_seen
 -- List shares of a pool that have queued tasks, in the order of their turns.
-SELECT key, ready, in_flight, turn, round, credit, refill, oldest_at FROM shares
+SELECT @share(shares) FROM shares
 WHERE queue_id = (SELECT queue_id FROM queues WHERE name = :queue) AND turn IS NOT NULL ORDER BY turn, key LIMIT :limit;
 
 -- name: pool_names_seen
 -- List shares of a pool that have queued tasks, in the order of their keys.
-SELECT key, ready, in_flight, turn, round, credit, refill, oldest_at FROM shares
+SELECT @share(shares) FROM shares
 WHERE queue_id = (SELECT queue_id FROM queues WHERE name = :queue) AND ready > 0 ORDER BY key LIMIT :limit;

@@ -1,3 +1,8 @@
+-- fragment: pool_task(topic)
+-- List what a claim needs of a queued task, with its record if that is short.
+id, key, enqueued_at, attempts, max_attempts, function, trigger_id,
+    @short_record({topic}, jobs.id)
+
 -- name: set_pool
 -- Record the settings of the pool that a queue belongs to.
 INSERT INTO pools (queue_id, settings) VALUES (:queue_id, :settings)
@@ -21,12 +26,12 @@ SELECT coalesce(sum(ready), 0), coalesce(sum(in_flight), 0), coalesce(sum(parked
 
 -- name: pool_keys_by_name
 -- List shares that have queued tasks, in the order of their keys.
-SELECT key, ready, in_flight, turn, round, credit, refill, oldest_at FROM shares
+SELECT @share(shares) FROM shares
 WHERE queue_id = :queue_id AND ready > 0 ORDER BY key LIMIT :limit;
 
 -- name: pool_keys_by_turn
 -- List shares that have queued tasks, in the order of their turns.
-SELECT key, ready, in_flight, turn, round, credit, refill, oldest_at FROM shares
+SELECT @share(shares) FROM shares
 WHERE queue_id = :queue_id AND turn IS NOT NULL ORDER BY turn, key LIMIT :limit;
 
 -- name: forget_job

@@ -1,9 +1,3 @@
--- fragment: pool_task(topic)
--- List what a claim needs of a queued task, with its record if that is short.
-id, key, enqueued_at, attempts, max_attempts, function, trigger_id,
-    (SELECT CASE WHEN length(payload) <= 8192 THEN payload END FROM events
-    WHERE topic_id = (SELECT topic_id FROM topics WHERE name = {topic}) AND events.id = jobs.id)
-
 -- fragment: is_runnable(functions, looked)
 -- Tell whether a task can run: a closure, or a call of one of these functions (a JSON list; null is every
 -- function), or a call that is newer than the look at what living processes can run.
@@ -40,7 +34,7 @@ SELECT id FROM jobs INDEXED BY jobs_by_state WHERE queue_id = :queue_id AND stat
 
 -- name: pool_running
 -- List the running tasks of a pool, with the lease that each hangs on.
-SELECT id, lease, claim_id FROM jobs INDEXED BY jobs_in_flight WHERE queue_id = :queue_id AND state IN (2, 3) ORDER BY wake_at;
+SELECT id, lease FROM jobs INDEXED BY jobs_in_flight WHERE queue_id = :queue_id AND state IN (2, 3) ORDER BY wake_at;
 
 -- name: pool_closures_of
 -- List tasks that a process has submitted and that have not begun: its closures, and all that wait for a place.

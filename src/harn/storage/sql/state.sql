@@ -1,7 +1,7 @@
 -- name: state_value
 -- Read the row of a key, with its latest record if the row does not hold the value.
 SELECT version, is_deleted, entry, value, CASE WHEN value IS NULL AND is_deleted = 0 THEN
-    (SELECT payload FROM events WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :topic) AND id = entry) END
+    @record(:topic, entry) END
 FROM state_keys WHERE space = :space AND key = :key;
 
 -- name: oldest_state

@@ -1,6 +1,6 @@
 -- name: steps_of_job
 -- List the steps of a job in the order they were recorded, with their records.
-SELECT p.entry, (SELECT payload FROM events WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :topic) AND id = p.entry)
+SELECT p.entry, @record(:topic, p.entry)
 FROM job_steps p WHERE p.queue_id = (SELECT queue_id FROM queues WHERE name = :queue) AND p.job_id = :job_id
 ORDER BY p.entry;
 

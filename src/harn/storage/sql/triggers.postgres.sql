@@ -1,3 +1,7 @@
+-- fragment: is_one_of(text, list)
+-- Whether a text is in a list, which is JSON.
+{text} IN (SELECT json_array_elements_text({list}::json))
+
 -- name: trigger_restore_inbox
 -- Fill trigger_inbox again.
 INSERT INTO trigger_inbox (envelope, binding_id, event_id, owner, attempt, due_ms, taken)

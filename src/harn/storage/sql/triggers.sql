@@ -1,15 +1,15 @@
 -- name: trigger_inbox_add
 -- Add an envelope that waits to be dispatched.
 INSERT INTO trigger_inbox (envelope, binding_id, event_id, owner, attempt, due_ms, taken)
-VALUES (:envelope, :binding_id, :event_id, :owner, 1, :due_ms, 1);
+VALUES (:envelope, :binding_id, :event_id, :owner, 1, 0, 1);
 
 -- name: trigger_inbox_drop
 -- Delete an envelope that has been settled.
-DELETE FROM trigger_inbox WHERE envelope = :envelope RETURNING owner;
+DELETE FROM trigger_inbox WHERE envelope = :envelope;
 
--- name: trigger_inbox_get
--- Read the owner of an envelope and the state of its dispatch.
-SELECT owner, attempt, due_ms, taken FROM trigger_inbox WHERE envelope = :envelope;
+-- name: trigger_inbox_owner
+-- Read the owner of an envelope.
+SELECT owner FROM trigger_inbox WHERE envelope = :envelope;
 
 -- name: trigger_inbox_retry
 -- Record the attempt that an envelope waits for, and until when.
@@ -20,12 +20,13 @@ UPDATE trigger_inbox SET attempt = :attempt, due_ms = :due_ms WHERE envelope = :
 UPDATE trigger_inbox SET owner = :owner, taken = taken + :died WHERE envelope = :envelope;
 
 -- name: trigger_inbox_orphans
--- List envelopes whose owner's lease has ended, oldest first, and whether that owner died.
-SELECT envelope, binding_id, attempt, due_ms, taken,
+-- List envelopes of some triggers whose owner's lease has ended, oldest first, and whether that owner died.
+SELECT envelope, attempt, due_ms, taken,
        CASE WHEN EXISTS (SELECT 1 FROM trigger_owners o WHERE o.owner = i.owner AND o.until_ms = 0)
             THEN 0 ELSE 1 END
 FROM trigger_inbox i
-WHERE NOT EXISTS (SELECT 1 FROM trigger_owners o WHERE o.owner = i.owner AND o.until_ms > :now)
+WHERE envelope BETWEEN :first AND :last AND @is_one_of(binding_id, :bindings)
+AND NOT EXISTS (SELECT 1 FROM trigger_owners o WHERE o.owner = i.owner AND o.until_ms > :now)
 ORDER BY envelope LIMIT :limit;
 
 -- name: trigger_inbox_pending
@@ -112,7 +113,7 @@ UPDATE trigger_marks SET held = 1, rank = :rank WHERE gate = :gate AND ticket = 
 
 -- name: trigger_mark_drop
 -- Delete a mark.
-DELETE FROM trigger_marks WHERE gate = :gate AND ticket = :ticket RETURNING ticket;
+DELETE FROM trigger_marks WHERE gate = :gate AND ticket = :ticket;
 
 -- name: trigger_marks_clear
 -- Delete every mark of a gate.

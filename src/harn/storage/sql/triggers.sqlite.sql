@@ -1,3 +1,7 @@
+-- fragment: is_one_of(text, list)
+-- Whether a text is in a list, which is JSON.
+{text} IN (SELECT value FROM json_each({list}))
+
 -- name: trigger_restore_inbox
 -- Fill trigger_inbox again, a row at a time.
 INSERT INTO trigger_inbox (envelope, binding_id, event_id, owner, attempt, due_ms, taken)

@@ -13,9 +13,9 @@ from harn.front_door import front_door
 if TYPE_CHECKING:
     from harn.storage.state.state_fold import StateIndex
     from harn.storage.state.values import (
-        Changed,
-        Found,
-        Result,
+        ChangeResult,
+        ChangeResults,
+        StoredValue,
         ValueChange,
         ValuePlace,
         change_values,
@@ -28,16 +28,17 @@ else:
         {
             "state_fold": "StateIndex",
             "values": """
-                Changed Found Result ValueChange ValuePlace change_values list_keys read_value
+                ChangeResult ChangeResults StoredValue ValueChange ValuePlace change_values
+                list_keys read_value
             """,
         },
     )
 
 __all__ = [
-    "Changed",
-    "Found",
-    "Result",
+    "ChangeResult",
+    "ChangeResults",
     "StateIndex",
+    "StoredValue",
     "ValueChange",
     "ValuePlace",
     "change_values",

@@ -37,12 +37,17 @@ class ValuePlace(msgspec.Struct, frozen=True):
     key: str
 
     @property
+    def damage(self) -> str:
+        """What an error says of a value here that cannot be read."""
+        return f"the value of {self.key!r} in {self.space!r} cannot be read; set or delete it"
+
+    @property
     def row_key(self) -> tuple[str, str]:
         """The key of its row."""
         return space_of(self.topic, self.space), self.key
 
 
-class Found(msgspec.Struct, frozen=True):
+class StoredValue(msgspec.Struct, frozen=True):
     """A value as JSON, None if there is none, and its version, 0 if it was never written."""
 
     value: bytes | None = None
@@ -64,18 +69,18 @@ class ValueChange(msgspec.Struct, frozen=True):
     version: int | None = None
 
 
-class Result(msgspec.Struct, frozen=True):
+class ChangeResult(msgspec.Struct, frozen=True):
     """Whether a change was made, and what was there before it."""
 
     is_done: bool
-    before: Found
+    before: StoredValue
     error: str | None = None
 
 
-class Changed(msgspec.Struct, frozen=True):
+class ChangeResults(msgspec.Struct, frozen=True):
     """The results of some changes, in their order."""
 
-    results: list[Result]
+    results: list[ChangeResult]
     changed_nothing: bool = False
 
 
@@ -91,7 +96,7 @@ class _Record(msgspec.Struct, omit_defaults=True):
 _decode = msgspec.json.Decoder(_Record).decode
 
 
-def read_value(place: ValuePlace) -> Operation[Found]:
+def read_value(place: ValuePlace) -> Operation[StoredValue]:
     """Read the value at *place*."""
     space, key = place.row_key
     rows = yield ask("state_value", topic=place.topic, space=space, key=key)
@@ -123,47 +128,47 @@ def end_of(prefix: str) -> str:
     return kept[:-1] + chr(0xE000 if 0xD800 <= last < 0xE000 else last)
 
 
-def change_values(topic: str, changes: Sequence[ValueChange]) -> Operation[Changed]:
+def change_values(topic: str, changes: Sequence[ValueChange]) -> Operation[ChangeResults]:
     """Carry out *changes* of one topic, each after the one before it."""
     known = yield from _look(topic, changes)
-    results: list[Result] = []
-    records: list[tuple[ValuePlace, Found]] = []
+    results: list[ChangeResult] = []
+    records: list[tuple[ValuePlace, StoredValue]] = []
     for change in changes:
         before = known[change.place]
         try:
             after = decide(before, change)
         except StorageCorrupt as error:
-            results.append(Result(False, before, str(error)))
+            results.append(ChangeResult(False, before, str(error)))
             continue
-        results.append(Result(after is not None, before))
+        results.append(ChangeResult(after is not None, before))
         if after is not None:
             known[change.place] = after
             records.append((change.place, after))
     if not records:
-        return Changed(results, changed_nothing=True)
+        return ChangeResults(results, changed_nothing=True)
     yield from _write(records)
-    return Changed(results)
+    return ChangeResults(results)
 
 
-def decide(before: Found, change: ValueChange) -> Found | None:
+def decide(before: StoredValue, change: ValueChange) -> StoredValue | None:
     """Return the value that *change* leaves; None if it changes nothing."""
     if change.action == "delete":
         is_there = before.value is not None or before.is_damaged
-        return Found(None, before.version + 1) if is_there else None
+        return StoredValue(None, before.version + 1) if is_there else None
     if change.action == "cas" and not _is_expected(before, change):
         return None
-    return Found(change.value, before.version + 1)
+    return StoredValue(change.value, before.version + 1)
 
 
-def _is_expected(before: Found, change: ValueChange) -> bool:
+def _is_expected(before: StoredValue, change: ValueChange) -> bool:
     if change.version is not None:
         return before.version == change.version
     if before.is_damaged:
-        raise StorageCorrupt(_damage(change.place))
+        raise StorageCorrupt(change.place.damage)
     return bool(decode(before.value or b"null") == decode(change.expected))
 
 
-def _look(topic: str, changes: Sequence[ValueChange]) -> Operation[dict[ValuePlace, Found]]:
+def _look(topic: str, changes: Sequence[ValueChange]) -> Operation[dict[ValuePlace, StoredValue]]:
     """Lock the topic and read what is there."""
     places = list(dict.fromkeys(change.place for change in changes))
     asked = [ask(TAKE_OFFSETS, topic=topic, count=0, largest=0)]
@@ -171,31 +176,31 @@ def _look(topic: str, changes: Sequence[ValueChange]) -> Operation[dict[ValuePla
         space, key = place.row_key
         asked.append(ask("state_value", topic=topic, space=space, key=key))
     answers: Any = yield ask_together(asked)
-    known: dict[ValuePlace, Found] = {}
+    known: dict[ValuePlace, StoredValue] = {}
     for place, rows in zip(places, answers[1:], strict=True):
         known[place] = yield from _found(place, rows)
     return known
 
 
-def _found(place: ValuePlace, rows: Sequence[Row]) -> Operation[Found]:
+def _found(place: ValuePlace, rows: Sequence[Row]) -> Operation[StoredValue]:
     if not rows:
-        return Found()
+        return StoredValue()
     version, is_deleted, entry, kept, payload = rows[0]
     if is_deleted:
-        return Found(None, version)
+        return StoredValue(None, version)
     if kept is not None:
-        return Found(bytes(kept), version)
+        return StoredValue(bytes(kept), version)
     if payload is None:  # an engine that keeps its records elsewhere
         payload = yield from record_at(place.topic, entry)
     try:
         value = _decode(bytes(payload)).value
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         logger.warning("record %d of %s cannot be read: %s", entry, place.topic, error)
-        return Found(None, version, is_damaged=True)
-    return Found(bytes(value) if isinstance(value, msgspec.Raw) else b"null", version)
+        return StoredValue(None, version, is_damaged=True)
+    return StoredValue(bytes(value) if isinstance(value, msgspec.Raw) else b"null", version)
 
 
-def _write(records: Sequence[tuple[ValuePlace, Found]]) -> Operation[None]:
+def _write(records: Sequence[tuple[ValuePlace, StoredValue]]) -> Operation[None]:
     drafts = [_draft(place, found) for place, found in records]
     placed = yield from append(drafts)
     rows: dict[ValuePlace, Row] = {}
@@ -205,13 +210,9 @@ def _write(records: Sequence[tuple[ValuePlace, Found]]) -> Operation[None]:
     yield ask_many("put_state", COLUMNS, list(rows.values()))
 
 
-def _draft(place: ValuePlace, found: Found) -> Draft:
+def _draft(place: ValuePlace, found: StoredValue) -> Draft:
     record = _Record(place.space, place.key, found.version)
     if found.value is not None:
         record.value = msgspec.Raw(found.value)
     kind = DELETED if found.value is None else SET
     return Draft(place.topic, kind, msgspec.json.encode(record), EMPTY)
-
-
-def _damage(place: ValuePlace) -> str:
-    return f"the value of {place.key!r} in {place.space!r} cannot be read; set or delete it"

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         change_letter,
         dead_letter,
         dead_letters,
+        letter_draft,
     )
     from harn.storage.triggers.trigger_fold import TriggerIndex
 else:
@@ -53,7 +54,7 @@ else:
             "new_events": "DedupeClaim Delivery NewEvent TakenIn take_in",
             "owners": "keep_alive leave",
             "schedules": "cron_last give_up",
-            "stored_letters": "DeadLetter change_letter dead_letter dead_letters",
+            "stored_letters": "DeadLetter change_letter dead_letter dead_letters letter_draft",
             "trigger_fold": "TriggerIndex",
         },
     )
@@ -82,6 +83,7 @@ __all__ = [
     "inbox",
     "keep_alive",
     "leave",
+    "letter_draft",
     "note_retry",
     "pending",
     "settle_envelope",

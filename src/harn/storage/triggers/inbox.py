@@ -18,6 +18,9 @@ from harn.storage.operations import Operation, ask
 from harn.storage.triggers.owners import renewal
 from harn.storage.triggers.trigger_fold import lock, write
 
+LAST = 2**62
+"""An envelope after every other."""
+
 
 def settle_envelope(envelope: int, owner: str, drafts: Sequence[Draft]) -> Operation[bool]:
     """Write the outcome of an envelope; false, and nothing written, if *owner* no longer has it.
@@ -25,8 +28,7 @@ def settle_envelope(envelope: int, owner: str, drafts: Sequence[Draft]) -> Opera
     One of *drafts* is an outbox record that carries the envelope's number.
     """
     yield from lock(topics.TRIGGER_CLAIMS)
-    rows = yield ask("trigger_inbox_get", envelope=envelope)
-    if not rows or rows[0][0] != owner:
+    if (yield ask("trigger_inbox_owner", envelope=envelope)) != [(owner,)]:
         return False
     yield from write(drafts)
     return True
@@ -36,8 +38,7 @@ def note_retry(
     envelope: int, owner: str, attempt: int, delay_ms: int, error: str
 ) -> Operation[bool]:
     """Note that *attempt* follows in *delay_ms*; false if *owner* no longer has the envelope."""
-    rows = yield ask("trigger_inbox_get", envelope=envelope)
-    if not rows or rows[0][0] != owner:
+    if (yield ask("trigger_inbox_owner", envelope=envelope)) != [(owner,)]:
         return False
     [(now,)] = yield ask("now")
     payload = {
@@ -70,12 +71,17 @@ def take_over(
     `taken`; one that left in order gives its attempt back.
     """
     yield from lock(topics.TRIGGER_CLAIMS)
-    rows = yield ask("trigger_inbox_orphans", limit=limit * 10)
+    rows = yield ask(
+        "trigger_inbox_orphans",
+        bindings=msgspec.json.encode(sorted(bindings)).decode(),
+        first=0 if only is None else only,
+        last=LAST if only is None else only,
+        limit=limit,
+    )
     found = [
         (Orphan(envelope, attempt, due_ms, taken + died), bool(died))
-        for envelope, binding_id, attempt, due_ms, taken, died in rows
-        if binding_id in bindings and only in (None, envelope)
-    ][:limit]
+        for envelope, attempt, due_ms, taken, died in rows
+    ]
     if found:
         [(now,)] = yield ask("now")
         drafts = yield from renewal(owner, now)
@@ -111,7 +117,8 @@ class Inbox(msgspec.Struct, frozen=True):
     waiting: int
     """Of the unsettled, those that wait for another attempt."""
     claims: int
-    """Delivery claims ever written; `held` of them still hold, `expired` have expired."""
+    """Records ever written to the topic of claims. Of the delivery claims among them that were not
+    removed, `held` are in force and `expired` have expired."""
     envelopes: int
     held: int
     expired: int

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import msgspec
 
 from harn import topics
+from harn.storage.codec import EMPTY
 from harn.storage.contract import Draft
 from harn.storage.operations import Operation, ask
 from harn.storage.triggers.trigger_fold import lock, write
@@ -34,6 +38,14 @@ def dead_letters(after: int = 0, limit: int = 100) -> Operation[tuple[int, list[
         DeadLetter(id, entry, event_id, binding_id, "pending")
         for id, entry, event_id, binding_id in rows
     ]
+
+
+def letter_draft(letter: Mapping[str, Any]) -> Draft:
+    """Make the record of a changed letter; it may be larger than the payload of a new record.
+
+    A letter has the whole event or job that could not be delivered, and tells more of it.
+    """
+    return Draft(topics.TRIGGER_DLQ, "dlq_entry", msgspec.json.encode(letter), EMPTY)
 
 
 def change_letter(id: str, expected: str, entry: Draft) -> Operation[bool]:

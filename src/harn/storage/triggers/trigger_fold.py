@@ -48,7 +48,6 @@ def _add_envelope(event: Event) -> Operation[None]:
         binding_id=payload["trigger_id"],
         event_id=payload["event"]["id"],
         owner=payload["owner"],
-        due_ms=0,
     )
 
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -49,14 +48,13 @@ class Part(msgspec.Struct, frozen=True):
         return self.at + len(self.data)
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(msgspec.Struct, frozen=True):
     """One commit: the parts that take effect together."""
 
     seq: int
     ms: int
     parts: list[Part]
-    cursors: list[tuple[str, str, int | None]] = field(default_factory=list)
+    cursors: list[tuple[str, str, int | None]] = []
     is_damaged: bool = False
     """Whether some of the lines in *parts* are not what was written."""
 
@@ -80,7 +78,7 @@ class _Head(msgspec.Struct):
         return sum(length for _, _, length in self.parts)
 
 
-class Journal(AppendFile):
+class CommitJournal(AppendFile):
     """The journal's file, read and written under the directory's lock; or *read_only*."""
 
     handle: int

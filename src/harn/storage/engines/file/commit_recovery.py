@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from harn.storage.engines.file.commit_journal import Part
-from harn.storage.engines.file.topic_file import Line, TopicFile, read_line, write_header
+from harn.storage.engines.file.topic_file import RecordLine, TopicFile, read_line, write_header
 from harn.storage.jsonl import close_line, intact_pieces, is_sealed, split_lines
 
 Pread = Callable[[int, int], bytes]
@@ -58,7 +58,7 @@ def by_id(part: Part, source: TopicFile | None) -> tuple[bytes, list[int]]:
     lines, ids = [], []
     for line in split_lines(part.data):
         found = read_line(line, 0, 0)
-        if isinstance(found, Line) and found.id > newest:
+        if isinstance(found, RecordLine) and found.id > newest:
             lines.append(line)
             ids.append(found.id)
     if lines and (source is None or not source.size):

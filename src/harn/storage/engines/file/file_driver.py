@@ -22,7 +22,9 @@ from harn.errors import StorageError
 from harn.storage.codec import decode
 from harn.storage.contract import TAKE_OFFSETS, Durability, Event, Hooks
 from harn.storage.engines.file.file_log import FileLog
+from harn.storage.engines.file.topic_file import RecordLine
 from harn.storage.engines.file_watch import FileWatch
+from harn.storage.engines.fold_record import fold_record
 from harn.storage.engines.sqlite_migration import migrate
 from harn.storage.engines.sqlite_session import Session, translated
 from harn.storage.engines.store_thread import Handover, Request, StoreThread
@@ -34,8 +36,8 @@ logger: logging.Logger = logging.getLogger("harn.storage")
 
 T = TypeVar("T")
 
-BUSY_MS = 5000
 SYNC_WITHIN = 1.0
+"""Seconds after which commits of the weaker class are synced too."""
 
 
 class FileDriver:
@@ -47,12 +49,9 @@ class FileDriver:
 
     def __init__(self, place: StoreUrl, clock: Callable[[], Clock], hooks: Hooks) -> None:
         self.path: Path = place.path
-        self.durability: Durability = (
-            "normal" if place.options.get("durability") == "normal" else "full"
-        )
-        busy_ms = BUSY_MS if place.busy_ms is None else place.busy_ms
+        self.durability: Durability = place.durability
         self._handover = Handover(clock, hooks)
-        log = FileLog(self.path, clock, busy_ms, read_only="read_only" in place.options)
+        log = FileLog(self.path, clock, place.busy_ms, read_only=place.is_read_only)
         self._worker = _Worker(log, clock, self._handover)
         self._watch = FileWatch(self.path, clock, hooks.hinted, awaits=hooks.awaits_hints)
         self._closed = False
@@ -227,16 +226,28 @@ class _Worker(StoreThread):
         }
         if not wanted:
             return
+        folded: dict[str, int] = {}
         session.begin()
-        for topic, line in self._log.in_order(wanted):
-            event = Event(
-                line.id, topic, line.kind, decode(line.payload), decode(line.headers), line.at
-            )
-            for index in all_indexes():
-                if index.wants(topic):
-                    session.drive(index.fold(event))
-            self._folded[topic] = line.id
-        session.commit()
+        try:
+            for topic, line in self._log.in_order(wanted):
+                self._fold_line(session, topic, line)
+                folded[topic] = line.id
+            session.commit()
+        except BaseException:
+            session.rollback()
+            self._log.grown = grown  # the next operation folds them
+            raise
+        self._folded |= folded
+
+    def _fold_line(self, session: Session, topic: str, line: RecordLine) -> None:
+        payload, headers = decode(line.payload), decode(line.headers)
+        event = Event(line.id, topic, line.kind, payload, headers, line.at)
+        for index in all_indexes():
+            if index.wants(topic) and (reason := fold_record(session, index, event)) is not None:
+                logger.warning(
+                    "%s: record %d of %s cannot be folded, so no index contains it: %s",
+                    *(self._log.directory, line.id, topic, reason),
+                )
 
     def _settle_private(self, requests: list[Request]) -> None:
         for request in requests:

@@ -25,10 +25,10 @@ import msgspec
 from harn.clock import Clock
 from harn.errors import StorageBusy, StorageError
 from harn.private_files import make_private_dir, open_private
-from harn.storage.engines.file.commit_journal import Commit, Journal, Part
+from harn.storage.engines.file.commit_journal import Commit, CommitJournal, Part
 from harn.storage.engines.file.damage_reports import DamageReports, bytes_set_aside
 from harn.storage.engines.file.log_statements import LogStatements, Staged
-from harn.storage.engines.file.topic_file import Line, write_header, write_line
+from harn.storage.engines.file.topic_file import RecordLine, write_header, write_line
 from harn.storage.engines.file.topic_files import Carry, TopicFiles
 from harn.storage.jsonl import Damage, try_lock, unlock, write_whole
 from harn.storage.operations import Ask, Rows
@@ -54,7 +54,7 @@ class FileLog:
         self.directory = directory
         self._clock = clock
         self._busy_ms = busy_ms
-        self._journal = Journal(directory, read_only=read_only)
+        self._journal = CommitJournal(directory, read_only=read_only)
         self._reports = DamageReports(read_only=read_only)
         self._files = TopicFiles(directory / "topics", self._reports, read_only=read_only)
         self.statements: LogStatements = LogStatements(self._files, self.now)
@@ -176,12 +176,12 @@ class FileLog:
         ms = clock.now_ms()
         return ms if clock.is_fake else max(ms, self._journal.ms)
 
-    def in_order(self, after: dict[str, int]) -> Iterator[tuple[str, Line]]:
+    def in_order(self, after: dict[str, int]) -> Iterator[tuple[str, RecordLine]]:
         """Yield the records of the topics in *after*, each after its offset, as they were made."""
 
-        def of(topic: str, seen: int) -> Iterator[tuple[int, str, Line]]:
+        def of(topic: str, seen: int) -> Iterator[tuple[int, str, RecordLine]]:
             for line in self._files.lines(topic, seen):
-                if isinstance(line, Line):
+                if isinstance(line, RecordLine):
                     yield line.seq, topic, line
 
         for _, topic, line in heapq.merge(*(of(t, n) for t, n in sorted(after.items()))):

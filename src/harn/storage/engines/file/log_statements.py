@@ -7,23 +7,21 @@ the files hold.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 
 import msgspec
 
-from harn.storage.engines.file.topic_file import Broken, Line
+from harn.storage.engines.file.topic_file import BrokenLine, RecordLine
 from harn.storage.engines.file.topic_files import TopicFiles
 from harn.storage.operations import Ask, Row, Rows
 
 
-@dataclass
-class Staged:
+class Staged(msgspec.Struct):
     """What an open transaction wants to become true."""
 
-    rows: list[Row] = field(default_factory=list)
-    heads: dict[str, int] = field(default_factory=dict)
-    cursors: dict[tuple[str, str], int | None] = field(default_factory=dict)
-    trims: dict[str, int] = field(default_factory=dict)
+    rows: list[Row] = []
+    heads: dict[str, int] = {}
+    cursors: dict[tuple[str, str], int | None] = {}
+    trims: dict[str, int] = {}
 
     def copy(self) -> Staged:
         """Return a savepoint."""
@@ -51,12 +49,10 @@ class LogStatements:
             "read_records": self._read_records,
             "topic_head": self._topic_head,
             "list_topics": self._list_topics,
-            "topic_extent": self._topic_extent,
             "first_offset": self._first_offset,
             "first_offset_since": self._first_offset_since,
             "trim_events": self._trim_events,
             "raise_head": self._raise_head,
-            "note_size": lambda **_: [],
             "move_cursor": self._move_cursor,
             "read_cursor": self._read_cursor,
             "lowest_cursor": self._lowest_cursor,
@@ -84,13 +80,13 @@ class LogStatements:
         staged = self.staged.heads.get(topic)
         return self._files.head(topic) if staged is None else staged
 
-    def lines(self, topic: str, after: int) -> Iterator[Line | Broken]:
+    def lines(self, topic: str, after: int) -> Iterator[RecordLine | BrokenLine]:
         """Yield what is on disk, then what this transaction has staged, after an offset."""
         yield from self._files.lines(topic, after)
         for name, id, kind, payload, headers, at in self.staged.rows:
             if name == topic and id > after:
                 raw = msgspec.Raw
-                yield Line(id, 1 << 62, kind, at, raw(headers), raw(payload))
+                yield RecordLine(id, 1 << 62, kind, at, raw(headers), raw(payload))
 
     # -- records -------------------------------------------------------------------------------
 
@@ -123,25 +119,21 @@ class LogStatements:
         try:
             for line in lines:
                 row = line.row()
-                yield line.seq if isinstance(line, Line) else 0, row
+                yield line.seq if isinstance(line, RecordLine) else 0, row
                 limit, budget = limit - 1, budget - len(row[2])
                 if limit <= 0 or budget <= 0:
                     return
         finally:
             lines.close()  # type: ignore[attr-defined]
 
-    def _topic_extent(self, topic: str) -> Rows:
-        kept = [line.id for line in self.lines(topic, 0) if isinstance(line, Line)]
-        return [(min(kept, default=None), len(kept))]
-
     def _first_offset(self, topic: str) -> Rows:
         return [(row[0],) for _, row in self._page(topic, 0, 1, 1)]
 
     def _first_offset_since(self, topic: str, since: int, below: int) -> Rows:
         for line in self.lines(topic, 0):
-            if isinstance(line, Line) and line.id >= below:
+            if isinstance(line, RecordLine) and line.id >= below:
                 break
-            if isinstance(line, Line) and line.at >= since:
+            if isinstance(line, RecordLine) and line.at >= since:
                 return [(line.id,)]
         return []
 
@@ -149,7 +141,7 @@ class LogStatements:
         below = max(below, self.staged.trims.get(topic, 0))
         gone = []
         for line in self.lines(topic, self.staged.trims.get(topic, 0)):
-            near = line.id if isinstance(line, Line) else line.near + 1
+            near = line.id if isinstance(line, RecordLine) else line.near + 1
             if near >= below:
                 break
             gone.append((near,))

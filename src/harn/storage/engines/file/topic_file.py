@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -29,7 +28,7 @@ VERSION = 1
 _CHUNK = 1 << 16
 
 
-class Line(msgspec.Struct):
+class RecordLine(msgspec.Struct):
     """A record as its line holds it; payload and headers stay as the bytes they are."""
 
     id: int
@@ -44,8 +43,7 @@ class Line(msgspec.Struct):
         return self.id, self.kind, bytes(self.payload), bytes(self.headers), self.at
 
 
-@dataclass(frozen=True, slots=True)
-class Broken:
+class BrokenLine(msgspec.Struct, frozen=True):
     """A line that cannot be trusted: *near* is the id before it, *position* its first byte."""
 
     near: int
@@ -57,7 +55,7 @@ class Broken:
         return self.near + 1, "damaged", f"byte {self.position}: {self.reason}".encode(), b"{}", 0
 
 
-_line_decoder = msgspec.json.Decoder(Line)
+_line_decoder = msgspec.json.Decoder(RecordLine)
 
 
 def write_line(id: int, seq: int, kind: str, payload: bytes, headers: bytes, at: int) -> bytes:
@@ -73,19 +71,19 @@ def write_header(topic: str, head: int) -> bytes:
     return seal(b'{"harn":%d,"topic":%b,"head":%d' % (VERSION, msgspec.json.encode(topic), head))
 
 
-def read_line(line: bytes, near: int, position: int) -> Line | Broken:
+def read_line(line: bytes, near: int, position: int) -> RecordLine | BrokenLine:
     """Read one record's line."""
     return _decode(line if is_sealed(line) else None, near, position)
 
 
-def _decode(text: bytes | None, near: int, position: int) -> Line | Broken:
+def _decode(text: bytes | None, near: int, position: int) -> RecordLine | BrokenLine:
     """Read the text of a line as `read_lines` gives it."""
     if text is None:
-        return Broken(near, position, "the checksum does not match")
+        return BrokenLine(near, position, "the checksum does not match")
     try:
         return _line_decoder.decode(text)
     except (ValueError, RecursionError) as error:
-        return Broken(near, position, str(error))
+        return BrokenLine(near, position, str(error))
 
 
 class TopicFile:
@@ -133,7 +131,7 @@ class TopicFile:
             line = self.read(begin, end - begin)
             for piece in reversed(intact_pieces(line)):
                 found = read_line(close_line(piece), 0, begin)
-                if isinstance(found, Line):
+                if isinstance(found, RecordLine):
                     torn_id = torn.startswith(b'{"id":%d,' % (found.id + broken + 1))
                     return max(found.id + broken + torn_id, base), found.seq
                 if piece.endswith(b"\n"):
@@ -153,24 +151,24 @@ class TopicFile:
         while low < high:
             middle = self._line_start((low + high) // 2)
             line, end = self._line_at(middle, high)
-            while isinstance(line, Broken) and end < high:
+            while isinstance(line, BrokenLine) and end < high:
                 line, end = self._line_at(end, high)
-            if isinstance(line, Line) and line.id <= after:
+            if isinstance(line, RecordLine) and line.id <= after:
                 low, near = end, line.id
             else:
                 high = middle
         return low, near
 
-    def lines(self, position: int, near: int) -> Iterator[tuple[int, Line | Broken]]:
+    def lines(self, position: int, near: int) -> Iterator[tuple[int, RecordLine | BrokenLine]]:
         """Yield (byte after it, record) from *position* on; a torn last line is not there.
 
         *near* is the offset before that byte. Damaged lines get the offsets that are missing
         before the next intact record, never one that is there.
         """
-        broken: list[tuple[int, Broken]] = []
+        broken: list[tuple[int, BrokenLine]] = []
         for start, line, text in read_lines(self._chunks(position), position):
             found = _decode(text, near, start)
-            if isinstance(found, Broken):
+            if isinstance(found, BrokenLine):
                 if line.endswith(b"\n"):
                     broken.append((start + len(line), found))
                 continue
@@ -218,7 +216,7 @@ class TopicFile:
         prefix = b'{"harn":%d,"topic":"%b","head":' % (VERSION, self.topic.encode())
         return line.startswith(prefix) and is_sealed(line)
 
-    def _line_at(self, position: int, limit: int) -> tuple[Line | Broken, int]:
+    def _line_at(self, position: int, limit: int) -> tuple[RecordLine | BrokenLine, int]:
         line, end = self._raw_line(position, limit)
         return read_line(line, 0, position), end
 
@@ -259,9 +257,9 @@ class TopicFile:
 
 
 def _numbered(
-    broken: list[tuple[int, Broken]], near: int, following: int
-) -> Iterator[tuple[int, Broken]]:
+    broken: list[tuple[int, BrokenLine]], near: int, following: int
+) -> Iterator[tuple[int, BrokenLine]]:
     for count, (end, each) in enumerate(broken):
         # A newline that damage put into a record makes two lines of one.
         before = min(near + count, max(near, following - 1) - 1)
-        yield end, Broken(before, each.position, each.reason)
+        yield end, BrokenLine(before, each.position, each.reason)

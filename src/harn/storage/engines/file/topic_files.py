@@ -17,7 +17,7 @@ from harn.private_files import open_private, sync_dir
 from harn.storage.engines.file.commit_journal import Part
 from harn.storage.engines.file.commit_recovery import by_id, fits, mended, torn_tail
 from harn.storage.engines.file.damage_reports import DamageReports
-from harn.storage.engines.file.topic_file import Broken, Line, TopicFile, write_header
+from harn.storage.engines.file.topic_file import BrokenLine, RecordLine, TopicFile, write_header
 from harn.storage.jsonl import Damage, close_line, is_sealed, write_all, write_whole
 from harn.storage.operations import Row
 
@@ -77,7 +77,7 @@ class TopicFiles:
             source.close()
         return known
 
-    def lines(self, topic: str, after: int) -> Iterator[Line | Broken]:
+    def lines(self, topic: str, after: int) -> Iterator[RecordLine | BrokenLine]:
         """Yield the records of *topic* after an offset."""
         source = self._open(topic)
         if source is None:
@@ -87,7 +87,7 @@ class TopicFiles:
             if inode != source.inode or near != after:
                 position, near = source.find(after)
             for end, line in source.lines(position, near):
-                near = line.id if isinstance(line, Line) else line.near + 1
+                near = line.id if isinstance(line, RecordLine) else line.near + 1
                 if near > after:
                     self._places[topic] = (source.inode, near, end)
                     yield line

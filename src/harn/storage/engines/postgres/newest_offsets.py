@@ -15,9 +15,9 @@ from harn.clock import SystemClock
 EVERY = 0.9
 """Seconds between two looks."""
 FRESH = 2.0
-"""Seconds for which a look counts; an older one means that the listener does not get on."""
+"""Seconds for which a look counts; an older one means that the listener is stuck."""
 FORGET = 30.0
-"""Seconds after which a topic is not looked at any more that was not asked for."""
+"""Seconds for which a topic is looked at after a reader has asked for it."""
 
 
 class TopicLooks:
@@ -48,7 +48,7 @@ class TopicLooks:
             return (self._news, *(self._heads[topic] for topic in topics)), is_new
 
     def heard(self) -> None:
-        """Note that another process has told of a topic."""
+        """Note a notification from another process."""
         with self._lock:
             self._news += 1
 
@@ -69,7 +69,7 @@ class TopicLooks:
             return sorted(self._wanted)
 
     def saw(self, topics: Iterable[str], heads: dict[str, int]) -> list[str]:
-        """Take a look at *topics* in; return those that have grown since the last one."""
+        """Note the *heads* that a look at *topics* found; return the topics that have grown."""
         seen = {topic: heads.get(topic, 0) for topic in topics}
         with self._lock:
             before, self._heads = self._heads or {}, seen

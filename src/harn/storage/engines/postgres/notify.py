@@ -138,8 +138,8 @@ class Notifier:
 class Listener:
     """Receives notifications of topics that have new records, on a thread of its own.
 
-    Those for which *is_ours* is true of the sender's server process are no news: what this process
-    commits it tells its own readers at once.
+    It ignores a notification whose sender's server process *is_ours*: this process wakes its own
+    readers when it commits.
     """
 
     def __init__(
@@ -167,8 +167,8 @@ class Listener:
     def mark(self, topics: Sequence[str]) -> object | None:
         """Return what differs after every later write to *topics*; None if that is not known.
 
-        A new mark also wakes those that wait for the topics to grow, and so does the loss of the
-        connection.
+        A new mark also wakes the callers that wait for the topics to grow, and so does the loss of
+        the connection.
         """
         found, is_new = self._looks.mark(topics)
         if is_new and self._bell is not None:

@@ -30,7 +30,6 @@ from harn.storage.url import StoreUrl
 
 T = TypeVar("T")
 
-BUSY_MS = 5000
 POOL_SIZE = 4
 
 
@@ -45,7 +44,7 @@ class PostgresDriver:
     def __init__(self, place: StoreUrl, clock: Callable[[], Clock], hooks: Hooks) -> None:
         self.where: str = mask(place.rest)
         self.schema: str = place.options.get("schema", "harn")
-        self._busy_ms = BUSY_MS if place.busy_ms is None else place.busy_ms
+        self._busy_ms = place.busy_ms
         self._size = int(place.options.get("pool_size", POOL_SIZE))
         self._clock = clock
         self._handover = Handover(clock, hooks)
@@ -138,7 +137,7 @@ class PostgresDriver:
         except StorageError:
             if not self._lanes:
                 raise
-        else:  # without it, those that are there take its work
+        else:  # without it, the other lanes take its work
             self._lanes.append(lane)
 
     def _serve(self, producer: str) -> None:

@@ -5,7 +5,7 @@ some kilobytes travels in several packets. If the client is stopped, or its netw
 two of them, the server has carried out the first statements and waits for the rest with their
 locks held. None of its time limits counts then: such a session is neither idle in its transaction
 (it has not seen the Sync) nor inside a statement. It would keep the row of a queue for as long as
-the connection lives. So a process that waited for a lock in vain ends such sessions itself. The
+the connection lives. So a process that waited for a lock and did not get it ends such sessions. The
 client whose session was ended repeats its operation under the same number, and it lands once.
 
 Two more kinds are ended after the time that a statement may take, since the server does not tell
@@ -46,7 +46,7 @@ def end_stalled_sessions(connection: Connection[Any], server: Server) -> int:
     try:
         [result] = pipeline.run([(query, params)])
     except psycopg.Error as error:
-        logger.debug("no stalled session was looked for: %s", server.told(error))
+        logger.debug("stalled sessions could not be looked for: %s", server.told(error))
         return 0
     ended = [pid for (pid,) in pipeline.rows(result)]
     if ended:

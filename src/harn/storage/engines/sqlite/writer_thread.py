@@ -131,7 +131,8 @@ class Writer(ConnectionThread):
             return
         try:
             session = self._ready()
-            self._checkpoint(session)
+            if self._wal_pages >= CHECKPOINT_PAGES:
+                self._checkpoint(session)
             classes = {request.durability for request in wanted}
             full = "full" in classes or self._is_due()
             self._choose_class(session, full)
@@ -162,12 +163,11 @@ class Writer(ConnectionThread):
 
     def _checkpoint(self, session: Session) -> None:
         """Move a long WAL into the database; the next transaction writes from its beginning."""
-        if self._wal_pages >= CHECKPOINT_PAGES:
-            try:
-                session.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-                self._moved += self._wal_pages
-            except apsw.Error:
-                pass  # the WAL is as good as before, and the next transaction tries again
+        try:
+            session.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            self._moved += self._wal_pages
+        except apsw.Error:
+            pass  # the WAL is as good as before, and the next transaction tries again
 
     def _is_due(self) -> bool:
         return self._unsynced and self._sync_by <= SystemClock.monotonic()
