@@ -88,6 +88,12 @@ def test_B5_fail_fast_admits_exactly_when_a_slot_is_free() -> None:
             assert isinstance(decision, Refuse) and decision.error is PoolBusy
 
 
+def test_slots_that_tasks_in_the_queue_will_take_are_no_room_for_a_submit() -> None:
+    # In a shared pool a free slot may be kept for the process of a queued closure.
+    assert decide(backpressure_queue(2), queued=1, running=0, slots=3) == ADMIT
+    assert decide(backpressure_queue(2), queued=2, running=0, slots=3) == PARK
+
+
 def test_fail_submitter_names_the_depth_and_the_way_out() -> None:
     decision = decide(backpressure_queue(7, "fail_submitter"), queued=7, running=1, slots=1)
 
@@ -113,6 +119,7 @@ def test_depths_below_one_are_refused(make: Any, depth: Any) -> None:
         {"kind": "queue", "max_depth": 3, "on_ful": "drop_oldest"},
         {"kind": "fail_fast", "max_depth": 3},
         {"max_depth": 3},
+        {"kind": ["queue"], "max_depth": 3},
     ],
 )
 def test_a_wrong_policy_is_refused(wrong: Any) -> None:

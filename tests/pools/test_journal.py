@@ -11,7 +11,7 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from subprocess import PIPE
@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
+from pydantic import BaseModel
 
 import harn
 from harn import (
@@ -42,7 +43,8 @@ from harn.pools.journal import Journal
 from harn.pools.journal_file import journal_name
 from harn.pools.journal_records import (
     VERSION,
-    Ledger,
+    EndRecord,
+    JournalState,
     PoolRecord,
     TaskRecord,
     decode,
@@ -126,9 +128,44 @@ async def test_a_queued_durable_call_resumes_in_its_old_order(disk: Path) -> Non
     ]
 
 
+class Order(BaseModel):
+    n: int
+
+
+class PricedOrder(Order):
+    price: int
+
+
+def registered(model: type[Order]) -> Callable[[Any], Awaitable[Any]]:
+    """Register one durable function, whose parameter is of another model at each deploy."""
+
+    async def bill(order: Any) -> None: ...
+
+    bill.__annotations__["order"] = model
+    return durable(name="tests:bill")(bill)
+
+
+async def test_a_call_whose_stored_arguments_no_longer_fit_says_why(disk: Path) -> None:
+    pool = await opened(queue="fifo")
+    await pool.submit(hang)
+    wrong = await pool.submit(registered(Order), Order(n=1))
+    await pool.submit(note, "next")
+    pool_simulate_restart()
+
+    registered(PricedOrder)
+    pool = await opened(queue="fifo")
+    await pool.close()
+
+    assert RAN == ["next"]
+    pool = await opened()
+    assert task_of(pool, wrong.id).error == (
+        "HarnError: the stored arguments do not fit tests:bill: price: Field required"
+    )
+
+
 async def opened_by_hand(**options: Any) -> Pool:
     """The pool as a command opens it."""
-    current_runtime().service(Backlogs).stay = True
+    current_runtime().service(Backlogs).are_left = True
     return await opened(**options)
 
 
@@ -381,7 +418,7 @@ def some_lines() -> list[bytes]:
     return [encode(head), *map(encode, tasks)]
 
 
-def state(ledger: Ledger) -> tuple[Any, ...]:
+def state(ledger: JournalState) -> tuple[Any, ...]:
     return ledger.pool, ledger.tasks, list(ledger.ended), ledger.last_seq
 
 
@@ -790,6 +827,29 @@ async def test_J9_an_end_that_could_not_be_written_is_written_later(
     assert task_of(await opened(), task.id).result == 5
 
 
+async def test_J9_an_end_that_is_not_written_until_the_close_is_an_error_of_its_waiter(
+    disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = await opened()
+    gate = asyncio.Event()
+    task = await pool.submit(gate.wait)
+    await fake_clock().settle()
+    write = os.pwrite
+
+    def full(fd: int, data: Any, at: Any) -> Any:
+        if fd == journal_of(pool)._file.handle:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(fd, data, at)
+
+    monkeypatch.setattr(os, "pwrite", full)
+    gate.set()
+    waiting = asyncio.ensure_future(task.wait())
+    await pool.close()
+
+    with pytest.raises(StorageError, match="the last outcomes were not recorded"):
+        await asyncio.wait_for(waiting, 30)
+
+
 async def test_J9_after_a_failed_sync_the_journal_takes_nothing_more(
     disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -989,6 +1049,17 @@ async def test_J5_the_new_file_is_synced_before_its_rename_and_the_directory_aft
     file.close()
 
     assert calls == ["sync file", "rename", "sync directory"]
+
+
+def test_a_compacted_journal_keeps_the_order_in_which_tasks_ended() -> None:
+    ledger, _ = fold(some_lines())
+    for at, seq in enumerate((3, 1, 2)):
+        ledger.apply(EndRecord(VERSION, seq, at, "completed"))
+
+    again, _ = fold(ledger.as_lines())
+    again.drop_old(1, 0)
+
+    assert list(again.tasks) == [2]
 
 
 def test_a_line_carries_its_checksum_and_reads_back() -> None:

@@ -420,7 +420,7 @@ async def test_a_task_cancelled_before_its_worker_begins_never_runs() -> None:
     assert await (await pool.submit(an_async_function)) == "async"
 
 
-async def test_a_cancel_that_meets_the_last_step_hits_nobody_else() -> None:
+async def test_a_cancel_that_meets_the_last_step_hits_no_other_task() -> None:
     pool = await pool_create(max_concurrent=1)
     holder: list[PoolTask] = []
 
@@ -705,7 +705,7 @@ async def test_I1_a_thousand_submits_with_one_key_run_once() -> None:
     assert len({task.id for task in tasks}) == len(runs) == pool.snapshot().total == 1
 
 
-async def test_I2_a_known_key_never_blocks_and_keeps_its_task_for_ever() -> None:
+async def test_I2_a_known_key_never_blocks_and_keeps_its_task_forever() -> None:
     pool = await pool_create(backpressure=backpressure_queue(1, "fail_submitter"))
     running, gate = await blocked(pool, idempotency_key="a")
     queued = await pool.submit(nothing, idempotency_key="b")
@@ -755,7 +755,7 @@ async def test_I6_the_same_key_for_another_call_is_a_visible_conflict(
     other = await pool.submit(functools.partial(an_async_function, 2), idempotency_key="k")
 
     assert first is same is other
-    assert first.conflicts == pool._slots.ended.conflicts == 1
+    assert first.conflicts == pool._slots.keys.conflicts == 1
     assert "came with another call" in caplog.text
 
 
@@ -765,11 +765,11 @@ async def test_I7_retention_bounds_tasks_and_keys_by_count_and_age(clock: FakeCl
     for number in range(500):
         await (await pool.submit(nothing, idempotency_key=str(number)))
 
-    assert len(pool.snapshot().tasks) == len(pool._slots.ended._bound) == 50
+    assert len(pool.snapshot().tasks) == len(pool._slots.keys._bound) == 50
     assert (pool.snapshot().total, pool.snapshot().completed) == (500, 500)
     await clock.advance("2h")
     assert pool.snapshot().tasks == []
-    assert not pool._slots.ended._bound
+    assert not pool._slots.keys._bound
 
 
 # Waiting for oneself.
@@ -973,6 +973,23 @@ async def test_leaving_a_runtime_releases_the_pool_of_its_host() -> None:
 
     assert Host.released == [(pool, runtime)]
     assert pool._slots.state == "open"
+
+
+async def test_a_host_that_fails_keeps_no_other_pool_open() -> None:
+    class Host:
+        async def open_pool(self, options: Any, runtime: Runtime) -> Any:
+            return harn.Pool(runtime, options, "pool_hosted")
+
+        async def release(self, pool: Any, runtime: Runtime) -> None:
+            raise RuntimeError("no host")
+
+    with pytest.raises(RuntimeError, match="no host"):
+        async with harn.Runtime(pool_host=Host()):
+            await pool_create(name="gpu", scope="tenant")
+            pool = await pool_create(name="review")
+            running, _ = await blocked(pool)
+
+    assert running.status == "cancelled"
 
 
 async def test_a_simulated_restart_forgets_session_pools() -> None:

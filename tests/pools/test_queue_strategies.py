@@ -142,7 +142,11 @@ def test_a_strategy_is_read_from_all_its_spellings(
 
 
 @pytest.mark.parametrize(
-    "wrong", ["fifoo", 3, {}, {"kind": "x"}, {"kind": "fifo", "key": "t"}, object(), len, b"fifo"]
+    "wrong",
+    [
+        *("fifoo", b"fifo", 3, object(), len),
+        *({}, {"kind": "x"}, {"kind": ["fifo"]}, {"kind": "fifo", "key": "t"}),
+    ],
 )
 def test_a_wrong_strategy_is_refused_by_name(wrong: Any) -> None:
     with pytest.raises(InvalidOption, match="queue"):

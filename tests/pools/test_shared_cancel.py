@@ -122,7 +122,7 @@ async def test_a_request_that_is_read_before_the_answer_to_the_claim_is_kept(
 
     slots.cancels.asked(task._extras.ticket)
     slots.is_claiming = True
-    slots.look()
+    slots.start_more()
 
     assert (await task.wait()).status == "cancelled"
     assert ran == []

@@ -97,7 +97,7 @@ async def followed(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncI
     """Nothing is told by a notification, and a resting process looks by itself in an hour."""
     monkeypatch.setattr(Notifier, "at_once", lambda notifier, topics: [])
     monkeypatch.setattr(Notifier, "tell", lambda notifier, topics: None)
-    monkeypatch.setattr(shared_follow, "IDLE", 3600.0)
+    monkeypatch.setattr(shared_follow, "READ_EVERY_IDLE", 3600.0)
     async with Runtime(storage=postgres_url) as one, Runtime(storage=postgres_url) as two:
         pools: list[Any] = [await Process(each).open(max_concurrent=1) for each in (one, two)]
         yield Followed(*pools)

@@ -11,7 +11,7 @@ import pytest
 import harn
 from harn import Pool, StorageBusy, backpressure_queue, pool_wait
 from harn.pools import leaked_slots
-from harn.pools.shared_ends import Ending, Held
+from harn.pools.shared_ends import Ending, TaskClaim
 from harn.pools.shared_follow import Follower
 from harn.pools.shared_pool_slots import SharedSlots
 from harn.pools.shared_process import PoolProcess
@@ -261,7 +261,7 @@ async def test_a_late_answer_on_an_earlier_claim_leaves_the_new_one(
     task = await pool.submit(held("a"))
     await until(lambda: ran == ["a"])
     slots = slots_of(pool)
-    earlier = Held("an earlier claim", processes[0].lease)
+    earlier = TaskClaim("an earlier claim", processes[0].lease)
     settlement = Settlement("ack", task._extras.ticket, earlier.claim_id, earlier.lease)
 
     answer = Ending(slots, task, earlier, settlement, "completed", None)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import apsw
 import pytest
+from pydantic import BaseModel
 
 import harn
 from harn import (
@@ -171,6 +173,43 @@ async def test_a_damaged_record_of_a_task_harms_no_other(
         seen = [task.result or task.error for task in pool.snapshot().tasks]
 
     assert seen == [first, second, 6, 8]
+
+
+class Order(BaseModel):
+    n: int
+
+
+class PricedOrder(Order):
+    price: int
+
+
+def registered(model: type[Order]) -> Callable[[Any], Awaitable[int]]:
+    """Register one durable function, whose parameter is of another model at each deploy."""
+
+    async def bill(order: Any) -> int:
+        return int(order.n)
+
+    bill.__annotations__["order"] = model
+    return harn.durable(name="tests:shared_bill")(bill)
+
+
+async def test_a_call_whose_stored_arguments_no_longer_fit_fails_alone(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/events.sqlite"
+    async with Runtime(storage=url) as runtime:
+        pool = await Process(runtime).open(run_here=False)
+        await pool.submit(registered(Order), Order(n=1))
+        await pool.submit(double, 2)
+
+    registered(PricedOrder)
+    async with Runtime(storage=url) as runtime:
+        pool = await Process(runtime).open()
+        await until(lambda: not pool.size())
+        wrong, right = pool.snapshot().tasks
+
+    assert (wrong.status, right.result) == ("failed", 4)
+    assert wrong.error is not None
+    assert "tests:shared_bill" in wrong.error
+    assert "price: Field required" in wrong.error
 
 
 async def test_a_failure_comes_back_as_text(processes: list[Process]) -> None:
@@ -340,6 +379,22 @@ async def test_an_idempotency_key_leads_to_the_task_of_another_process(
     assert third is second
 
 
+async def test_the_text_of_a_failed_task_is_short_and_the_same_in_every_process(
+    processes: list[Process],
+) -> None:
+    async def fail() -> None:
+        raise ValueError("x" * 100_000)
+
+    pools = [await each.open() for each in processes]
+    task = await pools[0].submit(fail)
+
+    seen = await task.wait()
+    await until(lambda: pools[1].snapshot().failed == 1)
+    [elsewhere] = pools[1].snapshot().tasks
+
+    assert seen.error == elsewhere.error == ("ValueError: " + "x" * 10_000)[:10_000]
+
+
 async def test_settings_that_differ_are_refused_with_both(processes: list[Process]) -> None:
     first, second = processes
     pool = await first.open(queue="fifo", backpressure=backpressure_queue(5))
@@ -351,6 +406,7 @@ async def test_settings_that_differ_are_refused_with_both(processes: list[Proces
     other = await second.open(queue="fifo", backpressure=backpressure_queue(5), max_concurrent=7)
 
     await until(lambda: pool.max_concurrent == 7)
+    assert pool.snapshot().config["max_concurrent"] == 7
     assert other.id == pool.id == harn.pool_id("tenant", "acme", "gpu")
     assert other.created_at == pool.created_at
 
@@ -850,7 +906,7 @@ async def test_a_free_slot_on_postgresql_goes_to_a_waiting_process_by_a_notifica
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran.clear()
-    monkeypatch.setattr(shared_follow, "WITHIN", 3600)  # only what is heard wakes a process
+    monkeypatch.setattr(shared_follow, "READ_EVERY", 3600)  # only what is heard wakes a process
     async with Runtime(storage=postgres_url) as first, Runtime(storage=postgres_url) as second:
         pools = [await Process(each).open() for each in (first, second)]
         running = await pools[0].submit(held("running"))
@@ -891,7 +947,7 @@ class Looks:
 async def test_a_waiting_process_asks_for_a_free_slot_before_it_reads(
     processes: list[Process], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared_follow, "HASTE", 0)
+    monkeypatch.setattr(shared_follow, "CLAIM_EVERY", 0)
     pools = [await each.open(max_concurrent=1) for each in processes]
     running = await pools[0].submit(held("a"))
     await until(lambda: ran == ["a"])
@@ -910,7 +966,7 @@ async def test_a_waiting_process_asks_for_a_free_slot_before_it_reads(
 async def test_a_look_that_found_no_free_slot_is_not_repeated_at_once(
     processes: list[Process], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared_follow, "HASTE", 3600)
+    monkeypatch.setattr(shared_follow, "CLAIM_EVERY", 3600)
     pools = [await each.open(max_concurrent=1) for each in processes]
     running = await pools[0].submit(held("a"))
     await until(lambda: ran == ["a"])

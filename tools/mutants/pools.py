@@ -52,7 +52,7 @@ MUTANTS = (
     Mutant(
         "rejected-submit-binds-its-key",
         "pools/admission.py",
-        "        slots.ended.unbind(victim)  # it never ran, so its key binds nothing",
+        "        slots.keys.unbind(victim)  # it never ran, so its key binds nothing",
         "",
         ("pools/test_pool.py::test_I3_a_rejected_task_binds_nothing",),
         "a submit that is tried again after a rejection is answered with the rejection",

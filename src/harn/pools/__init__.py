@@ -1,6 +1,6 @@
 """Agent pools: named budgets of concurrency that many submitters share.
 
-options.py          what a pool and a submit may be told
+options.py          the options of a pool and of a submit
 pool.py             Pool: what a caller sees of a pool
 admission.py        how a submit becomes a task; blocked_submitters.py, those that wait for a place
 submit_many.py      how several calls are submitted together
@@ -11,7 +11,8 @@ closure_frame.py    a running closure, as the runtime sees it
 self_deadlock.py    closures that wait for their own pool
 task.py             PoolTask, the handle; snapshots.py, what can be seen of it
 task_ids.py         ids and times
-ended_tasks.py      the tasks that have ended: retention, idempotency keys
+ended_tasks.py      the tasks that have ended, and how long they are kept
+idempotency_keys.py which task a key leads to
 journal_records.py  the lines of a journal; journal_file.py, its file; journal.py, its thread
 persistence.py      what is written to the journal when, and what a restart makes of it
 task_steps.py       the steps of a durable call, in the journal
@@ -20,19 +21,19 @@ caused_tasks.py     the tasks that a piece of work caused, to be waited for
 registry.py         pool_create, pool_get, pool_list, pool_simulate_restart
 task_waits.py       pool_wait: wait for tasks of any pool
 metrics.py          the pools' metrics; pending_tasks.py, the tasks that have not ended
-backlogs.py         whether pools begin with what their journals hold
+backlogs.py         whether pools continue what their journals hold
 pool_host.py        which pools come from a host: the seam for applications that embed harn
 shared_pool.py      SharedPool: a tenant or org pool, shared by processes through the store
-shared_pool_slots.py what runs in this process, and what is told to the store
+shared_pool_slots.py what runs in this process, and what is sent to the store
 shared_mirror.py    its tasks as one process knows them; shared_follow.py, what others do
-shared_changes.py   what the store tells of a task, and what that changes here
+shared_changes.py   what the store reports of a task, and what that changes here
 shared_work.py      its operations: those that meet share a transaction
 shared_submits.py   a submit on its way to the store, and the verdict on each of its tasks
 shared_ends.py      how a task's end reaches the store, and how one is read from there
 shared_cancels.py   cancelling tasks, wherever they run; undoing submits
 shared_recovery.py  after a lost answer or a lost lease
 shared_steps.py     the steps of its durable calls, in the store
-shared_process.py   the lease of this process, which its slots hang on
+shared_process.py   the lease under which this process has its slots
 shared_records.py   its tasks as the store keeps them
 slot_holders.py     whether a slot of a shared pool was leaked
 audit.py            receipts on lifecycle.pool.audit
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
         fail_fast,
         ring_buffer,
     )
-    from harn.pools.caused_tasks import Caused, WorkDone, causing, current_caused
+    from harn.pools.caused_tasks import Caused, CausedOutcome, causing, current_caused
     from harn.pools.journal_view import JournalView, look_at_journals
     from harn.pools.options import PoolOptions, Retention
     from harn.pools.pool import Pool
@@ -86,7 +87,7 @@ else:
                 Backpressure BackpressurePolicy backpressure_queue fail_fast ring_buffer
             """,
             "backlogs": "Backlogs",
-            "caused_tasks": "Caused WorkDone causing current_caused",
+            "caused_tasks": "Caused CausedOutcome causing current_caused",
             "pool_host": "PoolHost",
             "journal_view": "JournalView look_at_journals",
             "options": "PoolOptions Retention",
@@ -107,6 +108,7 @@ __all__ = [
     "Backpressure",
     "BackpressurePolicy",
     "Caused",
+    "CausedOutcome",
     "JournalView",
     "Pool",
     "PoolHost",
@@ -118,7 +120,6 @@ __all__ = [
     "Retention",
     "Strategy",
     "TaskSnapshot",
-    "WorkDone",
     "backpressure_queue",
     "causing",
     "current_caused",

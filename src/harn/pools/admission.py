@@ -17,8 +17,8 @@ from harn.option_checks import LARGEST, whole_number
 from harn.pools.audit import Submitted, note_drop
 from harn.pools.backpressure import Decision, Evict, Park, Refuse, RejectNew, decide
 from harn.pools.closure_frame import is_inside
-from harn.pools.ended_tasks import binding, fingerprint
 from harn.pools.eviction import EvictingQueue
+from harn.pools.idempotency_keys import binding, fingerprint
 from harn.pools.options import check_labels, exact
 from harn.pools.slots import Slots
 from harn.pools.task import PoolTask
@@ -142,15 +142,15 @@ class Admission:
     ) -> PoolTask | None:
         """Return the task that an earlier submit with this key made."""
         exact("idempotency_key", idempotency_key)
-        ended = self._slots.ended
-        ended.forget_old(self._slots.now())
-        task = ended.bound(binding(tenant_id, idempotency_key))
+        keys = self._slots.keys
+        self._slots.ended.forget_old(self._slots.now())
+        task = keys.bound(binding(tenant_id, idempotency_key))
         if task is None:
             return None
         if self._slots.held:
             self._slots.journal.take_up(task)  # type: ignore[union-attr]
         task._own_extras().shared = True
-        ended.compare_call(task, lambda: fingerprint(fn))
+        keys.compare_call(task, lambda: fingerprint(fn))
         return task
 
     def decide(self, count: int = 1) -> Decision:
@@ -183,7 +183,7 @@ class Admission:
         if idempotency_key is not None:
             extras.fingerprint = fingerprint(task._body)
             bound = binding(submitter.ambient.tenant_id, idempotency_key)
-            self._slots.ended.bind(bound, task)
+            self._slots.keys.bind(bound, task)
         if tracing():
             name = f"pool.submit {self._slots.names.name}"
             extras.span = instant_span(name, self._slots.attributes(task))
@@ -212,7 +212,7 @@ class Admission:
         depth = slots.queue.live
         if replacement is not None:
             slots.queue.discard(victim)
-        slots.ended.unbind(victim)  # it never ran, so its key binds nothing
+        slots.keys.unbind(victim)  # it never ran, so its key binds nothing
         victim._own_extras().reason = (decision.reason, decision.policy, None)
         slots.finish(victim, "rejected")
         log = slots.runtime.event_log

@@ -1,7 +1,7 @@
 """The pool's receipts on `lifecycle.pool.audit`, made from plain values when they are read.
 
-A receipt must not keep its task alive (the log remembers longer than a pool may), and must say
-the same whenever it is read, so each carries the few values it needs and nothing else.
+A receipt must not keep its task alive (the log keeps receipts longer than a pool its tasks), and
+must say the same whenever it is read, so each carries the few values it needs and nothing else.
 """
 
 from __future__ import annotations

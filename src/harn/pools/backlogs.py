@@ -1,4 +1,4 @@
-"""Whether the pools of a runtime begin with what their journals hold."""
+"""Whether the pools of a runtime continue what their journals hold."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ class Backlogs:
     """The choice of a runtime: `runtime.service(Backlogs)`."""
 
     def __init__(self, runtime: Runtime) -> None:
-        self.stay: bool = False
-        """Whether tasks of an earlier process stay in their journals, as in a command that ends
-        soon."""
+        self.are_left: bool = False
+        """Whether the tasks of earlier processes stay in their journals: for a command, which ends
+        too soon to run them."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, assert_never, get_args
 
 from harn.errors import InvalidOption, PoolBusy, PoolError, PoolFull, did_you_mean
-from harn.option_checks import LARGEST, whole_number
+from harn.option_checks import LARGEST, one_of, whole_number
 from harn.pools.eviction import Arrivals, Longest, Oldest
 
 OnFull = Literal["block_submitter", "drop_oldest", "drop_newest", "fail_submitter"]
@@ -65,9 +65,7 @@ def backpressure_queue(max_depth: int, on_full: OnFull = "block_submitter") -> B
     >>> backpressure_queue(100).on_full
     'block_submitter'
     """
-    if on_full not in ON_FULL:
-        near = did_you_mean(on_full, ON_FULL) if isinstance(on_full, str) else ""
-        raise InvalidOption("on_full", on_full, f"one of {', '.join(ON_FULL)}{near}")
+    one_of("on_full", on_full, ON_FULL)
     return BackpressurePolicy("queue", _depth("max_depth", max_depth), on_full)
 
 
@@ -89,8 +87,7 @@ def ring_buffer(capacity: int, evict: Evictee = "oldest") -> BackpressurePolicy:
     >>> ring_buffer(500, evict="longest").max_depth
     500
     """
-    if evict not in EVICT:
-        raise InvalidOption("evict", evict, f"one of {', '.join(EVICT)}")
+    one_of("evict", evict, EVICT)
     return BackpressurePolicy("ring_buffer", _depth("capacity", capacity), evict=evict)
 
 
@@ -160,10 +157,7 @@ _KEYS = {
 
 
 def _from_mapping(value: Mapping[str, Any]) -> BackpressurePolicy:
-    kind = value.get("kind")
-    if kind not in _KEYS:
-        near = did_you_mean(kind, _KEYS) if isinstance(kind, str) else ""
-        raise InvalidOption("backpressure.kind", kind, f"one of {', '.join(_KEYS)}{near}")
+    kind: Any = one_of("backpressure.kind", value.get("kind"), _KEYS)
     for name in value:
         if name not in _KEYS[kind] | {"kind", "_type"}:
             near = did_you_mean(name, _KEYS[kind])

@@ -26,7 +26,7 @@ MOST_KEPT = 1000
 """Tasks that are kept before the completed ones are forgotten and only counted."""
 
 
-class WorkDone(msgspec.Struct, frozen=True):
+class CausedOutcome(msgspec.Struct, frozen=True):
     """How the pool tasks that a piece of work caused have ended."""
 
     completed: int = 0
@@ -52,7 +52,7 @@ class WorkDone(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         """Say in one sentence how the work ended.
 
-        >>> str(WorkDone(2))
+        >>> str(CausedOutcome(2))
         '2 pool tasks completed'
         """
         parts = []
@@ -93,7 +93,7 @@ class Caused:
         """How many tasks have not ended."""
         return sum(not task.done() for task in self._tasks)
 
-    async def wait(self, within: float) -> WorkDone:
+    async def wait(self, within: float) -> CausedOutcome:
         """Wait until every task has ended, *within* seconds; return how they ended.
 
         Tasks that are submitted meanwhile count. Cancelling leaves the tasks alone.
@@ -106,7 +106,7 @@ class Caused:
         seen = [task.snapshot() for task in self._tasks]
         completed = sum(each.status == "completed" for each in seen)
         ended = [each for each in seen if each.finished_at is not None]
-        return WorkDone(
+        return CausedOutcome(
             self._completed + completed,
             tuple(each for each in ended if each.status != "completed"),
             tuple(each for each in seen if each.finished_at is None),

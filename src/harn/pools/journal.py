@@ -33,7 +33,7 @@ from typing import Any
 from harn.clock import Activity, resolve
 from harn.errors import StorageError
 from harn.pools.journal_file import JournalFile
-from harn.pools.journal_records import Ledger, PoolRecord
+from harn.pools.journal_records import JournalState, PoolRecord
 
 logger: logging.Logger = logging.getLogger("harn.pools")
 
@@ -47,7 +47,7 @@ _numbers = itertools.count(1)
 _open: weakref.WeakSet[Journal] = weakref.WeakSet()
 
 
-class Line:
+class UnwrittenLine:
     """A line that is not yet on the disk, and how many tasks it ends."""
 
     __slots__ = ("data", "ends", "owed", "ticket")
@@ -72,15 +72,15 @@ class Journal:
         keep: Callable[[], tuple[int, int]],
     ) -> None:
         self.path = path
-        self.ledger: Ledger = Ledger()
+        self.state: JournalState = JournalState()
         """The state that was read from the file, until the pool has restored it."""
         self._header = header
         self._loop = loop
         self._activity = activity
         self._keep = keep
-        self._lines: queue.SimpleQueue[list[Line] | Callable[[], None] | None]
+        self._lines: queue.SimpleQueue[list[UnwrittenLine] | Callable[[], None] | None]
         self._lines = queue.SimpleQueue()
-        self._gathered: list[Line] = []
+        self._gathered: list[UnwrittenLine] = []
         """Lines of this turn of the loop; they go to the thread together at its end."""
         self._unwritten: set[int] = set()
         self._waiters: dict[int, list[asyncio.Future[None]]] = {}
@@ -95,12 +95,12 @@ class Journal:
         )
         # Used by the journal's thread only:
         self._file = JournalFile(path)
-        self._owed: list[Line] = []
+        self._owed: list[UnwrittenLine] = []
         self._ends = 0
         self._folding: threading.Thread | None = None
 
     async def open(self) -> None:
-        """Lock the file and read it into `ledger`.
+        """Lock the file and read it into `state`.
 
         If it is cancelled, the file is closed before the cancel is raised.
         """
@@ -125,10 +125,10 @@ class Journal:
         """
         return self.reserve(line, owed=owed, ends=ends).ticket
 
-    def reserve(self, data: bytes = b"", *, owed: bool = False, ends: int = 0) -> Line:
+    def reserve(self, data: bytes = b"", *, owed: bool = False, ends: int = 0) -> UnwrittenLine:
         """Pass a line to the writer whose *data* may still be set in this turn of the loop."""
         self._ticket += 1
-        line = Line(self._ticket, data, owed, ends)
+        line = UnwrittenLine(self._ticket, data, owed, ends)
         if self._broken is None:
             if not self._unwritten:
                 self._activity.store_began()
@@ -148,9 +148,9 @@ class Journal:
         """The ticket of the newest line."""
         return self._ticket
 
-    def forget_ledger(self) -> None:
-        """Release the memory of `ledger`, which the pool has restored."""
-        self.ledger = Ledger()
+    def forget_state(self) -> None:
+        """Release the memory of `state`, which the pool has restored."""
+        self.state = JournalState()
 
     async def synced(self, ticket: int) -> None:
         """Wait until the line of *ticket* is on the disk; raise `StorageError` if that fails.
@@ -198,7 +198,7 @@ class Journal:
         _open.discard(self)
 
     def _answer_waiters(
-        self, lines: list[Line], error: BaseException | None, broken: str | None
+        self, lines: list[UnwrittenLine], error: BaseException | None, broken: str | None
     ) -> None:
         if broken is not None and self._lost_from is None:
             self._broken, self._lost_from = broken, min(line.ticket for line in lines)
@@ -218,7 +218,7 @@ class Journal:
 
     def _serve(self) -> None:
         try:
-            self.ledger = self._file.open(self._header, self._keep())
+            self.state = self._file.open(self._header, self._keep())
         except BaseException as error:
             self._tell(_fail, self._opened, error)
         else:
@@ -236,7 +236,7 @@ class Journal:
 
     def _write_what_gathered(self) -> bool:
         """Write all lines that wait with one sync; false when the journal is being closed."""
-        batch: list[list[Line] | Callable[[], None] | None] = []
+        batch: list[list[UnwrittenLine] | Callable[[], None] | None] = []
         try:
             batch.append(self._lines.get(timeout=RETRY_AFTER if self._owed else None))
         except queue.Empty:
@@ -256,7 +256,7 @@ class Journal:
             self._begin_compaction()
         return True
 
-    def _commit(self, lines: list[Line]) -> None:
+    def _commit(self, lines: list[UnwrittenLine]) -> None:
         if self._broken is not None:
             self._tell(self._answer_waiters, lines, StorageError(self._broken), None)
             return
@@ -273,7 +273,7 @@ class Journal:
         self._ends += sum(line.ends for line in lines)
         self._tell(self._answer_waiters, lines, None, None)
 
-    def _write_failed(self, lines: list[Line], message: str) -> None:
+    def _write_failed(self, lines: list[UnwrittenLine], message: str) -> None:
         try:
             self._file.cut_back()
         except OSError:
@@ -283,7 +283,7 @@ class Journal:
         failed = [line for line in lines if not line.owed]
         self._tell(self._answer_waiters, failed, StorageError(message), None)
 
-    def _break(self, lines: list[Line], message: str) -> None:
+    def _break(self, lines: list[UnwrittenLine], message: str) -> None:
         logger.error("%s", message)
         self._broken = message
         self._tell(self._answer_waiters, lines, StorageError(message), message)
@@ -300,18 +300,18 @@ class Journal:
 
     def _fold(self, size: int) -> None:
         try:
-            ledger = self._file.fold_prefix(size, self._keep())
+            state = self._file.fold_prefix(size, self._keep())
         except (OSError, StorageError) as error:
             logger.warning("cannot compact %s: %s", self.path, error)
             self._lines.put(lambda: self._swap(None, size))
         else:
-            self._lines.put(lambda: self._swap(ledger, size))
+            self._lines.put(lambda: self._swap(state, size))
 
-    def _swap(self, ledger: Ledger | None, size: int) -> None:
+    def _swap(self, state: JournalState | None, size: int) -> None:
         self._folding = None
-        if ledger is not None and self._broken is None:
+        if state is not None and self._broken is None:
             try:
-                self._file.compact(ledger, size)
+                self._file.compact(state, size)
             except OSError as error:
                 logger.warning("cannot compact %s: %s", self.path, error)
 

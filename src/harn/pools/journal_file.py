@@ -21,7 +21,7 @@ from pathlib import Path
 
 from harn.errors import PoolLocked, StorageCorrupt, StorageError, StorageVersion
 from harn.file_sync import sync_file
-from harn.pools.journal_records import Ledger, PoolRecord, encode, fold
+from harn.pools.journal_records import JournalState, PoolRecord, encode, fold
 from harn.private_files import check_private, make_private_dir, open_private
 from harn.storage import jsonl
 
@@ -58,7 +58,7 @@ class JournalFile(jsonl.AppendFile):
     handle: int
     end: int
 
-    def open(self, header: PoolRecord, keep: tuple[int, int]) -> Ledger:
+    def open(self, header: PoolRecord, keep: tuple[int, int]) -> JournalState:
         """Lock the file, read it, repair its end, and return its state.
 
         *header* is the first line of a new file. *keep* is the retention: how many ended tasks,
@@ -69,10 +69,10 @@ class JournalFile(jsonl.AppendFile):
             self.handle = _open_locked(self.folder, self.path)
             self.remove_temporary()
             size = os.fstat(self.handle).st_size
-            ledger, self.end = self._folded(size)
-            _check_owner(ledger.pool, header, self.path)
+            state, self.end = self._folded(size)
+            _check_owner(state.pool, header, self.path)
             self._mend_tail(size)
-            self._tidy(ledger, header, keep)
+            self._tidy(state, header, keep)
         except OSError as error:
             self.close()
             what = "it is a symbolic link" if error.errno == errno.ELOOP else error.strerror
@@ -80,19 +80,19 @@ class JournalFile(jsonl.AppendFile):
         except BaseException:
             self.close()
             raise
-        return ledger
+        return state
 
-    def fold_prefix(self, size: int, keep: tuple[int, int]) -> Ledger:
+    def fold_prefix(self, size: int, keep: tuple[int, int]) -> JournalState:
         """Read the first *size* bytes again, for compaction. Appends may continue meanwhile."""
-        ledger, _ = self._folded(size)
-        if ledger.damage or ledger.pool is None:
+        state, _ = self._folded(size)
+        if state.damage or state.pool is None:
             raise StorageCorrupt(f"{self.path} was damaged while it was open")
-        ledger.drop_old(*keep)
-        return ledger
+        state.drop_old(*keep)
+        return state
 
-    def compact(self, ledger: Ledger, size: int) -> None:
-        """Replace the file by *ledger* and the lines after byte *size*."""
-        self.replace(chain(ledger.as_lines(), self._chunks(size, self.end)), locked=True)
+    def compact(self, state: JournalState, size: int) -> None:
+        """Replace the file by *state* and the lines after byte *size*."""
+        self.replace(chain(state.as_lines(), self._chunks(size, self.end)), locked=True)
 
     def close(self, forked: bool = False) -> None:
         """Close the file and release its lock; a *forked* copy does not release the parent's lock.
@@ -107,7 +107,7 @@ class JournalFile(jsonl.AppendFile):
             os.close(self.folder)
             self.folder = None
 
-    def _folded(self, size: int) -> tuple[Ledger, int]:
+    def _folded(self, size: int) -> tuple[JournalState, int]:
         try:
             return fold(self._chunks(0, size))
         except StorageVersion as error:
@@ -126,24 +126,24 @@ class JournalFile(jsonl.AppendFile):
             self.append(b"\n")  # the last line is complete but for its newline
             sync_file(self.handle)
 
-    def _tidy(self, ledger: Ledger, header: PoolRecord, keep: tuple[int, int]) -> None:
+    def _tidy(self, state: JournalState, header: PoolRecord, keep: tuple[int, int]) -> None:
         """Write the first line of a new file; set damage aside; compact a long file."""
-        headless = ledger.pool is None
-        if ledger.pool is None:
-            ledger.pool = header
+        headless = state.pool is None
+        if state.pool is None:
+            state.pool = header
         if self.end == 0:
             assert self.folder is not None
             self.append(encode(header))
             sync_file(self.handle)
             sync_file(self.folder)
             return
-        for each in ledger.damage:
+        for each in state.damage:
             logger.warning("%s: the line at byte %d: %s", self.path, each.offset, each.reason)
-        if ledger.damage:
-            jsonl.set_aside(self.path, ledger.damage, self.folder)
-        ledger.drop_old(*keep)
-        if headless or ledger.damage or ledger.lines > 2 * len(ledger.tasks) + SPARE_LINES:
-            self.compact(ledger, self.end)
+        if state.damage:
+            jsonl.set_aside(self.path, state.damage, self.folder)
+        state.drop_old(*keep)
+        if headless or state.damage or state.lines > 2 * len(state.tasks) + SPARE_LINES:
+            self.compact(state, self.end)
 
 
 def _open_directory(path: Path) -> int:

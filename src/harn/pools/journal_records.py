@@ -4,20 +4,21 @@ A line is one JSON object that ends in its own checksum: `{"kind": ..., "v": 1, 
 The first line is the `pool`. Then there are `task` (a submit, or the state of a task at the last
 compaction), `tasks` (calls that were submitted together: one line, so that a torn write keeps all
 of them or none), `start`, `step`, `end`, and `withdraw` for submits that were cancelled before they
-were acknowledged. `fold` reads lines into a `Ledger`; nothing here uses a disk.
+were acknowledged. `fold` reads lines into a `JournalState`; nothing here uses a disk.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 
 from harn.errors import StorageCorrupt, StorageVersion
 from harn.storage import jsonl
 
+LONGEST_RESULT = 1000
+"""The most characters of a result that is not JSON, and so is kept as text."""
 VERSION = 1
 TOGETHER = 2
 """The version of a line about several tasks, which harn 0.1 cannot read."""
@@ -168,7 +169,7 @@ def _refuse_newer(line: bytes) -> None:
 
 
 @dataclass(slots=True)
-class Ledger:
+class JournalState:
     """The state of a journal: its pool, its tasks, and its damaged lines."""
 
     pool: PoolRecord | None = None
@@ -253,20 +254,20 @@ class Ledger:
                 yield encode(task)
 
 
-def fold(chunks: Iterable[bytes], start: int = 0) -> tuple[Ledger, int]:
+def fold(chunks: Iterable[bytes], start: int = 0) -> tuple[JournalState, int]:
     """Read a journal from byte *start*; return its state and the end of its last complete line.
 
     *chunks* are its bytes, in pieces of any length. A damaged line is added to `damage`, and the
     rest is read. Bytes after the end are torn: part of a line that was never acknowledged.
     """
-    ledger, end = Ledger(), start
-    apply, damage = ledger.apply, ledger.damage
+    state, end = JournalState(), start
+    apply, damage = state.apply, state.damage
     for offset, line, text in jsonl.read_lines(chunks, start):
         try:
             if text is not None:
                 apply(decode(text))
             else:
-                if not ledger.lines:  # a newer harn may have another kind of checksum
+                if not state.lines:  # a newer harn may have another kind of checksum
                     _refuse_newer(line)
                 if not line.endswith(b"\n"):
                     break
@@ -275,15 +276,5 @@ def fold(chunks: Iterable[bytes], start: int = 0) -> tuple[Ledger, int]:
         except StorageCorrupt as error:
             damage.append(jsonl.Damage(offset, str(error), line))
         end = offset + len(line)
-        ledger.lines += 1
-    return ledger, end
-
-
-def shown(value: Any) -> str:
-    """Describe *value* in at most 1000 characters, even one whose repr fails."""
-    try:
-        text = repr(value)
-    except Exception:
-        text = f"<{type(value).__name__}>"
-    text = text.encode("utf-8", "replace").decode()
-    return text if len(text) <= 1000 else f"{text[:997]}..."
+        state.lines += 1
+    return state, end

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harn.errors import StorageError
-from harn.pools.journal_records import Ledger, fold
+from harn.pools.journal_records import JournalState, fold
 from harn.records import Record
 
 LARGEST = 32 * 1024 * 1024
@@ -43,24 +43,24 @@ def _look(path: Path) -> JournalView:
         if size > LARGEST:
             return _unread(path, f"{size // 2**20} MiB, too large to read for display")
         with open(path, "rb") as file:
-            ledger, _ = fold(iter(partial(file.read, CHUNK), b""))
+            state, _ = fold(iter(partial(file.read, CHUNK), b""))
     except (OSError, StorageError) as error:
         return _unread(path, str(error))
-    return _unread(path, "empty") if ledger.pool is None else _summed(ledger)
+    return _unread(path, "empty") if state.pool is None else _summed(state)
 
 
 def _unread(path: Path, why: str) -> JournalView:
     return JournalView(path.stem, "", 0, {}, note=why)
 
 
-def _summed(ledger: Ledger) -> JournalView:
-    assert ledger.pool is not None
-    counts = Counter(task.status for task in ledger.tasks.values())
-    counts.update(ledger.pool.dropped)
-    newest = (ledger.tasks[seq] for seq in reversed(ledger.ended))
+def _summed(state: JournalState) -> JournalView:
+    assert state.pool is not None
+    counts = Counter(task.status for task in state.tasks.values())
+    counts.update(state.pool.dropped)
+    newest = (state.tasks[seq] for seq in reversed(state.ended))
     failed = [task for task in newest if task.status == "failed"][:MOST_FAILURES]
     failures = [
         {"task_id": task.id, "at_ms": task.finished_at, "error": task.error} for task in failed
     ]
-    pool = ledger.pool
+    pool = state.pool
     return JournalView(pool.name, pool.scope_id, pool.max_concurrent, dict(counts), failures)

@@ -15,8 +15,8 @@ def pool_samples(pools: Iterable[Pool]) -> list[Sample]:
     for number, pool in enumerate(pools):
         label = pool.name if number < MOST_LABELS else OTHER
         for family, value, *labels in _measured(pool):
-            place = family, (label, *labels)
-            summed[place] = summed.get(place, 0) + value
+            series = family, (label, *labels)
+            summed[series] = summed.get(series, 0) + value
     return [Sample(family, value, labels) for (family, labels), value in summed.items()]
 
 
@@ -28,4 +28,4 @@ def _measured(pool: Pool) -> Iterator[tuple[Any, ...]]:
     yield "harn_pool_blocked_submitters", slots.blocked.count
     for status, count in slots.ended.counts.items():
         yield "harn_pool_tasks_total", count, status
-    yield "harn_pool_idempotency_conflicts_total", slots.ended.conflicts
+    yield "harn_pool_idempotency_conflicts_total", slots.keys.conflicts

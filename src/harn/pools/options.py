@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from harn.current import current_frame
 from harn.duration import Duration, to_ms
 from harn.errors import InvalidOption, did_you_mean
 from harn.ids import pool_id
 from harn.naming import MAX_NAME, check_data, check_name
-from harn.option_checks import LARGEST, whole_number
+from harn.option_checks import LARGEST, one_of, whole_number
 from harn.pools.backpressure import BackpressurePolicy, read_backpressure
 from harn.pools.queue_strategies import Strategy, read_strategy
 from harn.runtime import Runtime
+from harn.tasks import Isolation, check_isolation
 
 Scope = Literal["session", "pipeline", "tenant", "org"]
 SCOPES: tuple[str, ...] = get_args(Scope)
 SHARED_SCOPES = ("tenant", "org")
-ISOLATIONS = ("auto", "task", "thread", "process")
 
 SUBMIT_OPTIONS = ("priority", "key", "idempotency_key")
 
@@ -62,7 +62,7 @@ class PoolOptions:
     scope: Scope
     scope_id: str | None
     stale_after_ms: int
-    isolation: str
+    isolation: Isolation
     retention: Retention
     run_here: bool = True
     """Of a shared pool: whether this process runs durable calls, also those of other processes."""
@@ -106,16 +106,13 @@ def read_options(
     scope: str | None,
     pipeline_id: str | None,
     stale_after_ms: Duration,
-    isolation: str,
+    isolation: Isolation,
     retention: Retention,
     scope_id: str | None = None,
     run_here: bool = True,
 ) -> PoolOptions:
     """Check every option of `pool_create`; raise `InvalidOption` for the first wrong one."""
     checked = _scope(scope)
-    if isolation not in ISOLATIONS:
-        near = did_you_mean(isolation, ISOLATIONS) if isinstance(isolation, str) else ""
-        raise InvalidOption("isolation", isolation, f"one of {', '.join(ISOLATIONS)}{near}")
     if not isinstance(retention, Retention):
         raise InvalidOption("retention", retention, "Retention(count=..., age=...)")
     if not isinstance(run_here, bool):
@@ -131,7 +128,7 @@ def read_options(
         scope=checked,
         scope_id=_scope_id(checked, pipeline_id, scope_id, runtime),
         stale_after_ms=to_ms(stale_after_ms, "stale_after_ms"),
-        isolation=isolation,
+        isolation=check_isolation(isolation),
         retention=retention,
         run_here=run_here,
     )
@@ -153,10 +150,7 @@ def _pool_name(name: str | None, runtime: Runtime) -> str:
 def _scope(scope: str | None) -> Scope:
     if scope is None or scope == "":
         return "session"
-    if scope not in SCOPES:
-        near = did_you_mean(scope, SCOPES) if isinstance(scope, str) else ""
-        raise InvalidOption("scope", scope, f"one of {', '.join(SCOPES)}{near}")
-    return scope  # type: ignore[return-value]
+    return cast(Scope, one_of("scope", scope, SCOPES))
 
 
 def _scope_id(
@@ -186,8 +180,8 @@ def _scope_id(
     return ambient_id or "default"
 
 
-def exact(option: str, value: object, *, most: int | None = None) -> str:
-    """Return *value* if it is a string that UTF-8 can encode, of at most *most* characters."""
+def exact(option: str, value: object) -> str:
+    """Return *value* if it is a string that UTF-8 can encode."""
     if not isinstance(value, str):
         raise InvalidOption(option, value, "a string")
     if not value.isascii():
@@ -195,8 +189,6 @@ def exact(option: str, value: object, *, most: int | None = None) -> str:
             value.encode()
         except UnicodeEncodeError:
             raise InvalidOption(option, value, "a string without lone surrogates") from None
-    if most is not None and len(value) > most:
-        raise InvalidOption(option, value, f"at most {most} characters")
     return value
 
 

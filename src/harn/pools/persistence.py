@@ -9,9 +9,9 @@ that may `rerun`. Everything else that had not ended has failed and says why: `n
 `interrupted`. So has a durable call whose function is not registered: it must not hold back the
 pool forever, and its error names what to import.
 
-A process that soon ends, such as a command, opens the pool *by hand*: it leaves all that had not
-ended in the journal, as it found it, for the next opener. Only a task whose idempotency key is
-submitted again is taken up.
+A process that soon ends, such as a command, leaves the *backlog*: all that had not ended stays in
+the journal, as the process found it, for the next opener. Only a task whose idempotency key is
+submitted again is continued.
 """
 
 from __future__ import annotations
@@ -34,13 +34,15 @@ from harn.durable_calls import (
     split_call,
 )
 from harn.durable_types import without_models
-from harn.errors import HarnError, StorageError
+from harn.error_text import repr_of
+from harn.errors import StorageError
 from harn.exact_json import to_exact_json
 from harn.pools.audit import Submitted
-from harn.pools.ended_tasks import binding, call_fingerprint
-from harn.pools.journal import Journal, Line
+from harn.pools.idempotency_keys import binding, call_fingerprint
+from harn.pools.journal import Journal, UnwrittenLine
 from harn.pools.journal_file import journal_name
 from harn.pools.journal_records import (
+    LONGEST_RESULT,
     TOGETHER,
     VERSION,
     EndRecord,
@@ -51,7 +53,6 @@ from harn.pools.journal_records import (
     TasksRecord,
     WithdrawRecord,
     encode,
-    shown,
 )
 from harn.pools.snapshots import TERMINAL
 from harn.pools.task import PoolTask, Reloaded
@@ -63,15 +64,15 @@ logger: logging.Logger = logging.getLogger("harn.pools")
 
 
 class Persistence:
-    """The journal of one pool, seen from the pool; *by_hand* leaves its backlog alone."""
+    """The journal of one pool, seen from the pool; *leaves_backlog* leaves that as it is."""
 
-    def __init__(self, pool: Pool, *, by_hand: bool = False) -> None:
+    def __init__(self, pool: Pool, *, leaves_backlog: bool = False) -> None:
         self._warned = False
-        self._together: tuple[Line, list[TaskRecord]] | None = None
+        self._together: tuple[UnwrittenLine, list[TaskRecord]] | None = None
         """The line of the submits that are made together just now, and their records."""
-        self._by_hand = by_hand
+        self._leaves_backlog = leaves_backlog
         self.held: dict[PoolTask, TaskRecord] = {}
-        """Tasks that had not ended and are left to the next opener, by hand alone."""
+        """The backlog, if it is left to the next opener."""
         slots = pool._slots
         runtime, options = slots.runtime, slots.options
         assert options.scope_id is not None
@@ -195,10 +196,7 @@ class Persistence:
         if not may_repeat:
             await self._journal.synced(ticket)
         if task._body is None and call is not None:
-            try:
-                task._body = call.closure()
-            except Exception as error:
-                raise HarnError(f"cannot make the call of {call.function.name}") from error
+            task._body = call.closure()
 
     def ended(self, task: PoolTask) -> None:
         """Journal the end of a task; the whole task, if the journal does not know it yet."""
@@ -271,25 +269,25 @@ class Persistence:
     # After a restart.
 
     def _restore(self) -> None:
-        """Fill the pool from the journal's ledger."""
-        ledger, ended = self._journal.ledger, self._slots.ended
-        pool_record = ledger.pool
+        """Fill the pool from the journal's state."""
+        state, ended = self._journal.state, self._slots.ended
+        pool_record = state.pool
         assert pool_record is not None
         for status, number in pool_record.dropped.items():
             ended.counts[status] = ended.counts.get(status, 0) + number
-        self._admission.last_seq = ledger.last_seq
-        for seq in ledger.ended:
-            self._restore_ended(ledger.tasks.pop(seq))
+        self._admission.last_seq = state.last_seq
+        for seq in state.ended:
+            self._restore_ended(state.tasks.pop(seq))
         context = contextvars.copy_context()
-        for seq in sorted(ledger.tasks):
-            record = ledger.tasks[seq]
+        for seq in sorted(state.tasks):
+            record = state.tasks[seq]
             task = self._known(record)
             self._rebind(task, record)
-            if self._by_hand:
+            if self._leaves_backlog:
                 self._hold(task, record)
             else:
                 self._restore_unfinished(task, record, context)
-        self._journal.forget_ledger()
+        self._journal.forget_state()
 
     def _hold(self, task: PoolTask, record: TaskRecord) -> None:
         task._started_ms = None  # for the next opener it is queued, whatever it was before
@@ -376,7 +374,7 @@ class Persistence:
         if record.call is not None:
             args = bytes(record.args) if isinstance(record.args, msgspec.Raw) else b""
             extras.fingerprint = call_fingerprint(record.call, args)
-        self._slots.ended.bind(binding(record.tenant_id, record.idempotency_key), task)
+        self._slots.keys.bind(binding(record.tenant_id, record.idempotency_key), task)
 
 
 def durable_call_of(closure: Callable[..., Any]) -> DurableCall | None:
@@ -397,7 +395,7 @@ def _write_result(end: EndRecord, task: PoolTask) -> None:
     if written is not None:
         end.result = msgspec.Raw(written)
     else:
-        end.result_text, end.result_omitted = shown(task.result), True
+        end.result_text, end.result_omitted = repr_of(task.result, LONGEST_RESULT), True
 
 
 def _text(error: str | None) -> str | None:

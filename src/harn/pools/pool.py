@@ -18,7 +18,7 @@ from harn.pools.closure_frame import is_inside
 from harn.pools.options import PoolOptions
 from harn.pools.slots import Slots
 from harn.pools.snapshots import PoolSnapshot
-from harn.pools.submit_many import Batch, Call, closures_of, refuse_key
+from harn.pools.submit_many import Call, SubmitMany, closures_of, refuse_key
 from harn.pools.task import PoolTask
 from harn.pools.task_ids import iso_text
 from harn.runtime import Runtime
@@ -254,7 +254,7 @@ class Pool:
         [0, 1, 4, 9]
         """
         refuse_key(idempotency_key)
-        batch = Batch(closures_of(calls), priority, key, labels)
+        batch = SubmitMany(closures_of(calls), priority, key, labels)
         tasks = await batch.admit(self._admission)
         if (journal := self._slots.journal) is not None:
             await journal.acknowledge_all(tasks)
@@ -290,7 +290,8 @@ class Pool:
             scope_id=options.scope_id,
             stale_after_ms=options.stale_after_ms,
             durable=slots.journal is not None or options.is_shared,
-            config=options.as_dict(),
+            # The latest opener of a shared pool sets its cap for all handles.
+            config=options.as_dict() | {"max_concurrent": self.max_concurrent},
         )
 
     def _found(self) -> Slots:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, get_args
 
 from harn.errors import InvalidOption, did_you_mean
+from harn.option_checks import one_of
 from harn.pools.task_queues import FairRoundRobin, Fifo, Lifo, Priority, TaskQueue
 
 StrategyKind = Literal["fifo", "priority", "lifo", "fair_round_robin"]
@@ -124,20 +125,17 @@ def read_strategy(value: object) -> Strategy:
     if isinstance(value, Strategy):
         return value
     if isinstance(value, str):
-        if value in _FACTORIES:
-            return _FACTORIES[value]()
-        raise _unknown(value)
+        return _FACTORIES[one_of("queue", value, KINDS)]()
     if isinstance(value, Mapping):
         return _from_mapping(value)
     if value in _FACTORIES.values():
         return value()  # type: ignore[operator,no-any-return]
-    raise _unknown(value)
+    raise InvalidOption("queue", value, f"one of {', '.join(KINDS)}")
 
 
 def _from_mapping(value: Mapping[str, Any]) -> Strategy:
     kind = value.get("kind", value.get("strategy"))
-    if kind not in _FACTORIES:
-        raise _unknown(value if kind is None else kind)
+    one_of("queue", value if kind is None else kind, KINDS)
     known = {"_type", "kind", "strategy"}
     if kind == "fair_round_robin":
         known |= {"key", "key_field"}
@@ -149,8 +147,3 @@ def _from_mapping(value: Mapping[str, Any]) -> Strategy:
     if kind == "fair_round_robin":
         return fair_round_robin(value.get("key", value.get("key_field", "key")))
     return _FACTORIES[kind]()
-
-
-def _unknown(value: object) -> InvalidOption:
-    near = did_you_mean(value, KINDS) if isinstance(value, str) else ""
-    return InvalidOption("queue", value, f"one of {', '.join(KINDS)}{near}")

@@ -29,6 +29,7 @@ from harn.pools.pool_host import open_hosted
 from harn.pools.queue_strategies import StrategyOption
 from harn.runtime import Runtime
 from harn.tasks import Isolation
+from harn.teardown import choose_error, finish
 from harn.telemetry.metrics import Metrics
 from harn.unsettled_sources import UnsettledSources
 
@@ -76,7 +77,8 @@ class PoolRegistry:
             return await open_hosted(options, self._runtime)
         pool = Pool(self._runtime, options, new_pool_id(options, self._runtime))
         if options.scope == "pipeline":
-            await Persistence(pool, by_hand=self._runtime.service(Backlogs).stay).open()
+            leaves_backlog = self._runtime.service(Backlogs).are_left
+            await Persistence(pool, leaves_backlog=leaves_backlog).open()
         return pool
 
     def get(self, name_or_id: str) -> Pool | None:
@@ -102,14 +104,23 @@ class PoolRegistry:
             pool._slots.drop()
 
     async def aclose(self) -> None:
-        """Close every pool and cancel its running tasks, when the runtime is left."""
-        host = self._runtime.pool_host
+        """Close every pool and cancel its running tasks, when the runtime is left.
+
+        The error of one pool, or of its host, is raised when all others are closed too.
+        """
+        failures: list[BaseException] = []
         for pool in list(self):
-            if pool.scope in SHARED_SCOPES and hasattr(host, "release"):
-                self._forget(pool)
-                await host.release(pool, self._runtime)
-            else:
-                await pool.close(cancel=True)
+            await finish(self._leave(pool), failures)
+        if (error := choose_error(None, failures)) is not None:
+            raise error
+
+    async def _leave(self, pool: Pool) -> None:
+        host = self._runtime.pool_host
+        if pool.scope in SHARED_SCOPES and hasattr(host, "release"):
+            self._forget(pool)
+            await host.release(pool, self._runtime)
+        else:
+            await pool.close(cancel=True)
 
 
 def _with_keywords(

@@ -1,8 +1,8 @@
 """Cancelling a shared pool's tasks, wherever they are, and undoing submits.
 
-A queued task is cancelled in the store. A task that runs elsewhere is asked for there, and the
-process that runs it reads the request. One that runs here is cancelled at once; if it is a call
-that the store would give to another process after a crash, the store is told of the request, too.
+A queued task is cancelled in the store. For a task that runs elsewhere the request is written
+there, and the process that runs it reads it. One that runs here is cancelled at once; if it is a
+call that the store would give to another process after a crash, the request is written, too.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Cancels:
             worker.stop()
 
     def asked(self, id: int) -> None:
-        """Take in that the store has a request to cancel a running task."""
+        """Carry out a request in the store to cancel a running task."""
         slots = self._slots
         task = slots.mirror.by_id.get(id)
         if task is None or task._finished_ms is not None:

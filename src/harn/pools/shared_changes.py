@@ -1,6 +1,6 @@
-"""What the store tells of a shared pool's tasks: they are adopted, started, ended or undone.
+"""What the store reports of a shared pool's tasks: they are adopted, started, ended or undone.
 
-The store tells it of what other processes did, and in the answers to this process's own operations.
+It is read where other processes have written, and is in the answers to this process's operations.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from harn.pools.audit import note_drop
-from harn.pools.ended_tasks import binding
+from harn.pools.idempotency_keys import binding
 from harn.pools.shared_ends import SETTLED, drop_of, stored_end
 from harn.pools.shared_records import read_record, task_of
 from harn.storage.queue import shared_pools
 
 if TYPE_CHECKING:
     from harn.pools.shared_pool_slots import SharedSlots
-    from harn.pools.shared_records import TaskRecord
+    from harn.pools.shared_records import StoredTask
     from harn.pools.task import PoolTask
 
 
@@ -60,7 +60,7 @@ class TaskChanges:
         if end.reason is not None:
             task._own_extras().reason = end.reason
         if end.status == "rejected":
-            self._slots.ended.unbind(task)
+            self._slots.keys.unbind(task)
         self._slots.ended_there(task, end.status, end.result)
         if task._finished_ms is not None and job.settled_at is not None:
             task._finished_ms = job.settled_at
@@ -70,7 +70,7 @@ class TaskChanges:
         task = self._slots.mirror.by_id.pop(id, None)
         self._slots.note(id, None)
         if task is not None:
-            self._slots.ended.unbind(task)
+            self._slots.keys.unbind(task)
             self._slots.own.discard(task)
             if task in self._slots.sending:  # its submit, which waits here, sends it again
                 task._own_extras().ticket = 0
@@ -79,14 +79,14 @@ class TaskChanges:
                 task._wake()
 
     def vanished(self, id: int) -> None:
-        """Take in that the store has no task *id*: it has ended, and its record was trimmed."""
+        """End the task *id*, which the store has not: it ended, and its record was trimmed."""
         task = self._slots.mirror.by_id.get(id)
         if task is not None and task not in self._slots.sending:
             self._slots.ended_there(
                 task, "failed", "it ended while this process was away; how was trimmed"
             )
 
-    def adopt(self, id: int, record: TaskRecord) -> PoolTask:
+    def adopt(self, id: int, record: StoredTask) -> PoolTask:
         """Return the handle of a task that is read from the store."""
         task = self._slots.unplaced.get(record.task_id)
         if task is not None:
@@ -99,7 +99,7 @@ class TaskChanges:
         if record.function is not None:
             task._own_extras().function = record.function
         if record.idempotency_key is not None:
-            self._slots.ended.bind(binding(record.tenant_id, record.idempotency_key), task)
+            self._slots.keys.bind(binding(record.tenant_id, record.idempotency_key), task)
         self._slots.place(task, id, "queued")
         return task
 
@@ -109,18 +109,18 @@ class TaskChanges:
         task._wake()
 
     def rejected(self, id: int, by: int | None, depth: int) -> None:
-        """Take in that a queued task was dropped for another submit."""
+        """End a queued task that was dropped for another submit."""
         victim = self._slots.mirror.by_id.get(id)
         if victim is None or victim._finished_ms is not None:
             return
         decision = drop_of(self._slots.options.backpressure)
         victim._own_extras().reason = (decision.reason, decision.policy, None)
-        self._slots.ended.unbind(victim)
+        self._slots.keys.unbind(victim)
         self._slots.ended_there(victim, "rejected", None)
         replacement = None if by is None else self._slots.mirror.by_id.get(by)
         log, most = self._slots.runtime.event_log, self._slots.options.backpressure.max_depth
         note_drop(log, victim, replacement, decision, depth, most)
 
     def reject(self, task: PoolTask, depth: int) -> None:
-        """Take in that *task*, just submitted, was rejected."""
+        """End *task*, which was rejected when it was submitted."""
         self.rejected(task._extras.ticket, None, depth)

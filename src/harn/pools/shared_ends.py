@@ -1,4 +1,4 @@
-"""The end of a shared pool's task: told to the store by the process that ran it, read by others.
+"""The end of a shared pool's task: sent to the store by the process that ran it, read by others.
 
 A task has ended when the store says so. The process that ran it sends the end until the store has
 taken it, or refuses it because the claim does not hold any more.
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger("harn.pools")
 
-AGAIN = 0.5
+SEND_AGAIN_AFTER = 0.5
 """Seconds after which an end is sent again that the store did not answer."""
 SETTLED = (shared_pools.ACKED, shared_pools.DEAD, shared_pools.PURGED, shared_pools.CANCELLED)
 
 
-class Held:
-    """A task that runs here: its claim, and whether a stop lets it be queued again."""
+class TaskClaim:
+    """The claim under which a task runs here."""
 
     __slots__ = ("claim_id", "is_ending", "lease", "queue_again")
 
@@ -44,19 +44,21 @@ class Held:
         self.claim_id: str = claim_id
         self.lease: str = lease
         self.is_ending: bool = False
+        """Whether the end of this run is on its way to the store, or the run has not begun yet."""
         self.queue_again: bool = False
+        """Whether a stop of the run lets the task be queued again."""
 
 
 class Ending(End):
     """The end of a task on its way to the store, and what receives the answer."""
 
-    __slots__ = ("_held", "_result", "_slots", "_status", "_task")
+    __slots__ = ("_claim", "_result", "_slots", "_status", "_task")
 
     def __init__(
         self,
         slots: SharedSlots,
         task: PoolTask,
-        held: Held,
+        claim: TaskClaim,
         settlement: shared_pools.Settlement,
         status: TaskStatus,
         result: Any,
@@ -67,7 +69,7 @@ class Ending(End):
         self.is_stopped = is_stopped
         self._slots = slots
         self._task = task
-        self._held = held
+        self._claim = claim
         self._status = status
         self._result = result
 
@@ -76,18 +78,18 @@ class Ending(End):
         return False
 
     def set_result(self, result: shared_pools.SettlementResult) -> None:
-        """Do nothing: `landed` has taken the answer in."""
+        """Do nothing: `landed` has applied the answer."""
 
     def landed(self, result: shared_pools.SettlementResult) -> None:
-        """Take the answer in, before tasks start in the slots that have become free."""
+        """Apply the answer, before tasks start in the slots that have become free."""
         if not self._is_held():  # claimed again since, or lost with the lease
-            self._slots.end_is_refused(self._task)
+            self._slots.end_refused(self._task)
             return
         del self._slots.here[self._task]
         if result.settled == "done":
-            self._slots.end_is_known(self._task, self, self._status, self._result)
+            self._slots.end_accepted(self._task, self, self._status, self._result)
         else:  # lost, or settled before: by a process that ended our claim, or by this very end
-            self._slots.end_is_refused(self._task)
+            self._slots.end_refused(self._task)
 
     def set_exception(self, error: BaseException) -> None:
         """Send the end again, as long as the claim may hold."""
@@ -95,15 +97,15 @@ class Ending(End):
         if not self._is_held() or slots.state in ("closed", "dropped"):
             return
         clock = slots.runtime.clock
-        clock.call_at(clock.monotonic() + AGAIN, self.send, background=True)
+        clock.call_at(clock.monotonic() + SEND_AGAIN_AFTER, self.send, background=True)
 
     def send(self) -> None:
-        """Tell the store of the end, if the claim may hold."""
+        """Send the end to the store, if the claim may hold."""
         if self._is_held():
-            self._slots.work.tell(self, self)
+            self._slots.work.add(self, self)
 
     def _is_held(self) -> bool:
-        return self._slots.here.get(self._task) is self._held
+        return self._slots.here.get(self._task) is self._claim
 
     def cancel(self) -> None:
         """Note that the operation was cancelled."""
@@ -113,17 +115,17 @@ class Ending(End):
 def ending_of(
     slots: SharedSlots,
     task: PoolTask,
-    held: Held,
+    claim: TaskClaim,
     status: TaskStatus,
     result: Any,
     queue_again: bool,
 ) -> Ending:
-    """Return the end of *task*, which ran here under *held*; *queue_again* if it was stopped."""
+    """Return the end of *task*, which ran here under *claim*; *queue_again* if it was stopped."""
     now = slots.now()
     started = now if task._started_ms is None else task._started_ms
-    settlement = ending(task, held.claim_id, held.lease, status, result, started, now)
+    settlement = ending(task, claim.claim_id, claim.lease, status, result, started, now)
     is_stopped = status == "cancelled" and not queue_again
-    return Ending(slots, task, held, settlement, status, result, is_stopped=is_stopped)
+    return Ending(slots, task, claim, settlement, status, result, is_stopped=is_stopped)
 
 
 class StoredEnd(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from harn.errors import HarnError
-from harn.pools.shared_work import LOOK
+from harn.pools.shared_work import START_MORE
 from harn.storage import Store
 from harn.storage.queue import shared_pools
 from harn.teardown import retrieve
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger("harn.pools")
 
-WITHIN = 0.95
+READ_EVERY = 0.95
 """Seconds after which the store is read again, even without a hint."""
-IDLE = 5.0
-"""The same while the pool has no unfinished task and the store tells of each change by itself."""
+READ_EVERY_IDLE = 5.0
+"""The same while the pool has no unfinished task and the store reports each change by itself."""
 PAGE = 500
-HASTE = 0.05
-"""Seconds between two looks for a free slot before the read, if the last one found none."""
-PATIENCE = 0.02
-"""Seconds that the read waits for such a look, which may have to wait for a lock."""
+CLAIM_EVERY = 0.05
+"""Seconds between two claims of a free slot before the read, if the last one found none."""
+CLAIM_WITHIN = 0.02
+"""Seconds that the read waits for such a claim, which may have to wait for a lock."""
 
 
 class Follower:
@@ -53,12 +53,12 @@ class Follower:
         self._claims_read = opened.claims_head
         self._task: asyncio.Task[None] | None = None
         self._every = slots.runtime.settings.lease_renew_ms / 1000
-        self._looked = 0.0
+        self._functions_read_at = 0.0
         """When the functions of other processes were read."""
         self._rests = False
-        """Whether the next look is far away, unless the store tells of a change."""
-        self._haste_from = 0.0
-        """When a hint is next followed by a look for a free slot before the read."""
+        """Whether the next read is far away, unless the store reports a change."""
+        self._claims_from = 0.0
+        """From when on a hint is followed by a claim of a free slot before the read."""
 
     async def load(self) -> None:
         """Read every task that the store keeps, and the counts. Cancelling leaves a part read."""
@@ -73,7 +73,7 @@ class Follower:
         known = self._slots.ended.counts
         known["completed"], known["failed"] = counts.completed, counts.failed
         known["rejected"], known["cancelled"] = counts.rejected, counts.cancelled
-        await self._look_at_others()
+        await self._read_functions_elsewhere()
 
     def begin(self) -> None:
         """Follow from now on."""
@@ -83,7 +83,7 @@ class Follower:
         self._runtime.own(self._task)
 
     async def stop(self) -> None:
-        """Follow no more."""
+        """Follow no more. Cancelling leaves the task that followed to end by itself."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,))
@@ -108,7 +108,10 @@ class Follower:
         await self._read_some([id])
 
     async def catch_up(self) -> None:
-        """Bring every task that has not ended up to date, also one that was trimmed since."""
+        """Bring every task that has not ended up to date, also one that was trimmed since.
+
+        Cancelling leaves some of them as they were.
+        """
         waiting = self._slots.mirror.waiting_ids()
         for start in range(0, len(waiting), PAGE):
             ids = waiting[start : start + PAGE]
@@ -124,10 +127,10 @@ class Follower:
         return {job.id for job in jobs} | changed
 
     async def _apply(self, jobs: Sequence[shared_pools.StoredJob], changed: set[int]) -> None:
-        """Take in what was read. What was *changed* meanwhile is read again.
+        """Apply what was read. What was *changed* meanwhile is read again.
 
-        An answer that came during the read may tell of a later moment than the read does, or of an
-        earlier one.
+        An answer that came during the read may be of a later moment than the read, or of an earlier
+        one.
         """
         for job in jobs:
             if job.id not in changed:
@@ -136,7 +139,7 @@ class Follower:
             await self._read_some(again)
 
     def catch_up_soon(self) -> None:
-        """The same, without waiting for it."""
+        """Bring every task that has not ended up to date, without waiting for it."""
         self._runtime.own(self._runtime.loop.create_task(self._until_done(self.catch_up)))
 
     def read_soon(self, id: int) -> None:
@@ -144,7 +147,7 @@ class Follower:
         self._runtime.own(self._runtime.loop.create_task(self._until_done(partial(self.read, id))))
 
     async def read_until_done(self) -> None:
-        """Read all that has changed, again until the store answers."""
+        """Read all that has changed, again until the store answers. Cancelling stops in between."""
         await self._until_done(self._read_all)
 
     async def _until_done(self, read: Callable[[], Awaitable[None]]) -> None:
@@ -153,18 +156,18 @@ class Follower:
                 return await read()
             except HarnError as error:
                 logger.info("pool %r cannot be read now: %s", self._slots.names.name, error)
-                await self._store.grown(self._queue, self._store.growth(self._queue), WITHIN)
+                await self._store.grown(self._queue, self._store.growth(self._queue), READ_EVERY)
 
     async def _follow(self) -> None:
         read: object | None = None
-        is_told = False
+        is_hinted = False
         while True:
             growth, mark = self._store.growth(self._others), self._store.mark(self._topics)
-            # An idle pool costs a look at the store's mark; with tasks, time matters as well.
+            # An idle pool costs a read of the store's mark; with tasks, time matters as well.
             if mark is None or mark != read or self._slots.mirror.states:
                 try:
-                    if is_told:
-                        await self._take_slot()
+                    if is_hinted:
+                        await self._claim_before_read()
                     await self.refresh()
                     read = mark
                 except HarnError as error:
@@ -173,36 +176,38 @@ class Follower:
                     logger.exception("pool %r could not be followed", self._slots.names.name)
             is_idle = mark is not None and mark == read and not self._slots.mirror.states
             self._rests = is_idle and self._store.tells_marks
-            await self._store.grown(self._others, growth, IDLE if self._rests else WITHIN)
-            is_told = self._store.growth(self._others) != growth
+            await self._store.grown(
+                self._others, growth, READ_EVERY_IDLE if self._rests else READ_EVERY
+            )
+            is_hinted = self._store.growth(self._others) != growth
 
-    async def _take_slot(self) -> None:
-        """Ask for a slot that has perhaps become free, where tasks here wait for nothing else.
+    async def _claim_before_read(self) -> None:
+        """Claim a slot that has perhaps become free, where tasks here wait for nothing else.
 
-        A read would tell whether there is one, but takes as long again. A process that runs tasks
-        of the pool asks anyway when they end.
+        A read would show whether there is one, but takes as long again. A process that runs tasks
+        of the pool claims anyway when they end.
         """
         slots, now = self._slots, self._runtime.clock.monotonic()
         if slots.here or not slots.is_claiming or not slots.process.is_alive:
             return
-        if now < self._haste_from or not slots.has_runnable():
+        if now < self._claims_from or not slots.has_runnable():
             return
-        self._haste_from = now + HASTE
-        asked = slots.work.ask(LOOK)
+        self._claims_from = now + CLAIM_EVERY
+        asked = slots.work.ask(START_MORE)
         asked.add_done_callback(retrieve)
-        await asyncio.wait((asked,), timeout=PATIENCE)
+        await asyncio.wait((asked,), timeout=CLAIM_WITHIN)
         if slots.here:
-            self._haste_from = now
+            self._claims_from = now
 
     async def refresh(self) -> None:
         """Read what has changed; start what can start. Cancelling leaves a part read."""
         await self._read_all()
         now = self._runtime.clock.monotonic()
-        is_due = now >= self._looked + self._every and self._slots.mirror.states
-        if is_due or (now >= self._looked + WITHIN and self._slots.holds_unknown()):
-            await self._look_at_others()
+        is_due = now >= self._functions_read_at + self._every and self._slots.mirror.states
+        if is_due or (now >= self._functions_read_at + READ_EVERY and self._slots.holds_unknown()):
+            await self._read_functions_elsewhere()
         if self._slots.is_claiming and self._slots.may_start_more():
-            self._slots.look()
+            self._slots.start_more()
 
     async def _read_all(self) -> None:
         while not await self._read_page():
@@ -231,6 +236,6 @@ class Follower:
         slots.changed()
         return changes.is_all
 
-    async def _look_at_others(self) -> None:
-        self._looked = self._runtime.clock.monotonic()
+    async def _read_functions_elsewhere(self) -> None:
+        self._functions_read_at = self._runtime.clock.monotonic()
         self._slots.elsewhere = await self._slots.process.functions_elsewhere(self._queue)

@@ -123,4 +123,4 @@ class BlockedHere:
                     caller.set_exception(error())
 
     def hold_places(self, free: int) -> None:
-        """Do nothing: the store gives places out."""
+        """Do nothing: the store decides which submit gets a place."""

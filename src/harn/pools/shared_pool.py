@@ -13,10 +13,10 @@ from typing import Any
 
 from harn.context import current_frame_var
 from harn.errors import HarnError, InvalidOption, PoolFull
-from harn.pools.backpressure import BackpressurePolicy, Park, Refuse, decide
+from harn.pools.backpressure import Decision, Park, Refuse, decide, full
 from harn.pools.caused_tasks import caused_var
 from harn.pools.closure_frame import is_inside
-from harn.pools.ended_tasks import binding, fingerprint
+from harn.pools.idempotency_keys import binding, fingerprint
 from harn.pools.options import PoolOptions, exact, new_pool_id
 from harn.pools.persistence import durable_call_of
 from harn.pools.pool import Pool
@@ -110,13 +110,13 @@ class SharedPool(Pool):
         call = closure_of(fn, args)
         task = self._new_task(call, priority, key, idempotency_key, labels)
         if idempotency_key is not None:
-            known = self._slots.ended.bound(self._binding(idempotency_key))
+            known = self._slots.keys.bound(self._binding(idempotency_key))
             if known is not None:
                 self._compare_calls(known, task)
                 return known
         self._check_room()
         self._slots.unplaced[task.id] = task
-        self._slots.work.tell(self._submit_of([task], at_once=True))
+        self._slots.work.add(self._submit_of([task], at_once=True))
         _cause([task])
         return task
 
@@ -159,7 +159,6 @@ class SharedPool(Pool):
         labels = self._admission.check(priority, key, None, labels)
         if idempotency_key is not None:
             exact("idempotency_key", idempotency_key)
-        field = slots.options.field
         submitter = (current_frame_var.get(None) or slots.runtime.frame).task
         submitted = SharedSubmitted(
             slots.names,
@@ -179,9 +178,7 @@ class SharedPool(Pool):
         if idempotency_key is not None:
             extras.fingerprint = fingerprint(call)
         if labels:
-            extras.labels = labels
-            if field is not None:
-                task.partition = labels.get(field, key)
+            self._admission.label(task, labels)
         if tracing():
             name = f"pool.submit {self.name}"
             extras.span = instant_span(name, slots.attributes(task))
@@ -286,7 +283,7 @@ class SharedPool(Pool):
                 slots.self_waits.discard(waiter)
 
     def _undo(self, tasks: Sequence[PoolTask]) -> None:
-        """Undo submits whose caller was told that they did not happen."""
+        """Undo submits whose caller got an error: for the caller they did not happen."""
         for task in tasks:
             self._slots.cancels.undo_own(task)
 
@@ -302,7 +299,7 @@ class SharedPool(Pool):
 
     def _compare_calls(self, known: PoolTask, came: PoolTask) -> None:
         """Count a conflict if *came* has the key of *known* and is another call."""
-        self._slots.ended.compare_call(known, lambda: came._extras.fingerprint or 0)
+        self._slots.keys.compare_call(known, lambda: came._extras.fingerprint or 0)
 
     def _check_room(self) -> None:
         """Raise if the pool is full, as far as this process knows."""
@@ -311,17 +308,14 @@ class SharedPool(Pool):
         met = met.after_starts(slots.max_concurrent)
         decision = self._decide(met)
         if isinstance(decision, Park):
-            raise PoolFull(
-                f"pool {self.name!r} is full ({met.queued} queued); wait, or raise max_depth"
-            )
+            raise PoolFull(f"pool {self.name!r} {full(met.queued)}")
         if isinstance(decision, Refuse):
             raise self._refusal(met)
 
-    def _decide(self, met: shared_pools.Totals) -> Any:
+    def _decide(self, met: shared_pools.Totals) -> Decision:
         slots = self._slots
-        policy: BackpressurePolicy = slots.options.backpressure
         return decide(
-            policy,
+            slots.options.backpressure,
             queued=met.queued,
             running=met.running,
             slots=slots.max_concurrent,
@@ -332,7 +326,8 @@ class SharedPool(Pool):
         decision = self._decide(met or shared_pools.Totals(0, 0, 0))
         if isinstance(decision, Refuse):
             return decision.error(f"pool {self.name!r} {decision.why}")
-        return HarnError(f"pool {self.name!r} refused the submit")
+        # Decided with the cap that is known here; the store has perhaps another one by now.
+        return HarnError(f"pool {self.name!r} was full when it got the submit; submit it again")
 
 
 async def open_shared(options: PoolOptions, runtime: Runtime) -> SharedPool:

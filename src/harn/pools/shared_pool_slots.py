@@ -1,7 +1,7 @@
 """A shared pool as one process sees it: what runs here, and a mirror of all that does not.
 
 The store decides which task runs where (`harn.storage.queue.shared_pools`). This process runs what
-the store gave it, on workers like those of any pool, and tells the store how it ended: a task has
+the store gave it, on workers like those of any pool, and sends the store how it ended: a task has
 ended when the store says so. `shared_follow.py` brings the mirror up to date with other processes.
 """
 
@@ -17,27 +17,29 @@ from harn import topics
 from harn.clock import resolve
 from harn.durable_calls import durable_names
 from harn.durable_work import DurableWork
+from harn.errors import HarnError
 from harn.eventlog import Receipt
 from harn.pools.audit import Dequeued
 from harn.pools.options import PoolOptions
 from harn.pools.self_deadlock import began_waiting, ended_waiting
 from harn.pools.shared_cancels import Cancels, runs_again
 from harn.pools.shared_changes import TaskChanges
-from harn.pools.shared_ends import Held, ending_of
+from harn.pools.shared_ends import TaskClaim, ending_of
 from harn.pools.shared_mirror import Mirror, Waiting
 from harn.pools.shared_process import Member, PoolProcess
 from harn.pools.shared_records import (
     DAMAGED,
     ORDERS,
-    TaskRecord,
+    DamagedTask,
+    StoredTask,
     call_of,
     continue_trace,
     headers_of,
     read_record,
 )
-from harn.pools.shared_recovery import Recovery
+from harn.pools.shared_recovery import SharedRecovery
 from harn.pools.shared_steps import SharedTaskSteps
-from harn.pools.shared_work import LOOK, TURNS, End, SharedWork, Submit
+from harn.pools.shared_work import START_MORE, TURNS, End, SharedWork, Submit
 from harn.pools.slots import PoolState, Slots
 from harn.pools.snapshots import TaskStatus
 from harn.pools.task import PoolTask
@@ -103,7 +105,7 @@ class SharedSlots(Slots):
             options.retention.age_ms,
             self,
         )
-        self.here: dict[PoolTask, Held] = {}
+        self.here: dict[PoolTask, TaskClaim] = {}
         """The tasks that hold a slot for this process."""
         self.unbegun: deque[PoolTask] = deque()
         """Those of them that no worker has taken yet."""
@@ -117,7 +119,7 @@ class SharedSlots(Slots):
         """Tasks whose submit has not returned."""
         self.unwanted: set[str] = set()
         """Tasks whose submit was undone while it was not known whether the store has them."""
-        self.recovery: Recovery = Recovery(self)
+        self.recovery: SharedRecovery = SharedRecovery(self)
         self.cancels: Cancels = Cancels(self)
         self.changes: TaskChanges = TaskChanges(self)
         self.elsewhere: tuple[frozenset[str], int] = frozenset(), 0
@@ -169,16 +171,16 @@ class SharedSlots(Slots):
             lease, lease, functions, elsewhere, looked_at, new_ids, known, order
         )
 
-    def took(self, done: shared_pools.PoolDone, left: Sequence[str]) -> None:
-        """Take in what an operation of this process has changed."""
+    def succeeded(self, done: shared_pools.PoolDone, left: Sequence[str]) -> None:
+        """Apply what an operation of this process has changed."""
         assert self.follower is not None
         if left:
-            self.follower.wake()  # what hung on them is read like the acts of another process
+            self.follower.wake()  # the claims under them are read like changes of another process
         else:
             self.follower.wrote(done)
         self.recovery.succeeded(left)
         if done.is_fenced:
-            self.process.is_fenced(done.lease)
+            self.process.note_fenced(done.lease)
         self.adopt_settings(done.settings)
         for evicted in done.evicted:
             self.changes.rejected(evicted.id, evicted.by, evicted.depth)
@@ -192,10 +194,10 @@ class SharedSlots(Slots):
         self.changed()
 
     def failed(self, items: list[Any], given_up: Sequence[Submit]) -> None:
-        """Take in that an operation failed; *items* are sent again, those *given_up* undone."""
+        """Recover from a failed operation; *items* are sent again, those *given_up* undone."""
         for task in [task for submit in given_up for task in submit.tasks]:
             if self.unplaced.pop(task.id, None) is not None:
-                self.unwanted.add(task.id)  # it may have landed all the same
+                self.unwanted.add(task.id)  # the store may have it nevertheless
             else:
                 self.cancels.undo_own(task)
         self.recovery.failed(items)
@@ -206,9 +208,9 @@ class SharedSlots(Slots):
             self.max_concurrent = settings.max_concurrent
             self.on_settings(settings)
 
-    def look(self) -> None:
+    def start_more(self) -> None:
         """Ask for tasks that can start."""
-        self.work.tell(LOOK)
+        self.work.add(START_MORE)
 
     def may_start_more(self) -> bool:
         """Tell whether a claim could find a task for this process, as far as is known here."""
@@ -257,40 +259,49 @@ class SharedSlots(Slots):
             task = self.changes.adopt(claimed.id, read_record(claimed.body, claimed.id))
         if task._finished_ms is not None:
             return  # the store has ended the claim since
-        self.here[task] = held = Held(claimed.claim_id, lease)
+        self.here[task] = claim = TaskClaim(claimed.claim_id, lease)
         worker = self.recovery.lost.get(task) if self.recovery.lost else None
         if worker is not None:  # an earlier run, whose claim was lost, has not ended yet
-            held.is_ending = True
-            worker.aio.add_done_callback(lambda _: self._begin_late(task, held, claimed))
+            claim.is_ending = True
+            worker.aio.add_done_callback(lambda _: self._begin_late(task, claim, claimed))
             return
-        self._begin_held(task, held, claimed, holds)
+        self._begin_now(task, claim, claimed, holds)
 
-    def _begin_late(self, task: PoolTask, held: Held, claimed: shared_pools.ClaimedJob) -> None:
-        if self.here.get(task) is held:
-            self._begin_held(task, held, claimed, self.process.holds(held.lease))
+    def _begin_late(
+        self, task: PoolTask, claim: TaskClaim, claimed: shared_pools.ClaimedJob
+    ) -> None:
+        if self.here.get(task) is claim:
+            self._begin_now(task, claim, claimed, self.process.holds(claim.lease))
             self.call_workers()
 
-    def _begin_held(
-        self, task: PoolTask, held: Held, claimed: shared_pools.ClaimedJob, holds: bool
+    def _begin_now(
+        self, task: PoolTask, claim: TaskClaim, claimed: shared_pools.ClaimedJob, holds: bool
     ) -> None:
-        held.is_ending = task._stopping = False
+        claim.is_ending = task._stopping = False
         record = None if task._body is not None else read_record(claimed.body, claimed.id)
-        if record is not None and record.submitted_by == DAMAGED:
-            held.is_ending = True
-            ending_of(self, task, held, "failed", DAMAGED, queue_again=False).send()
+        if isinstance(record, DamagedTask):
+            claim.is_ending = True
+            ending_of(self, task, claim, "failed", DAMAGED, queue_again=False).send()
             return
-        has_call = record is None or self._has_call(task, record)
+        try:
+            has_call = record is None or self._has_call(task, record)
+        except HarnError as error:
+            self._end_here(task, "failed", error)
+            return
         # A closure that is not known here is one whose submit raised an error.
         is_unknown = not has_call and task._extras.function is None
         is_unwanted = is_unknown or claimed.id in self.mirror.asked
         if is_unwanted or not has_call or not holds:
-            held.is_ending = True
-            ending_of(self, task, held, "cancelled", None, not is_unwanted).send()
+            claim.is_ending = True
+            ending_of(self, task, claim, "cancelled", None, not is_unwanted).send()
             return
         self.start(task, claimed.claimed_at)
 
-    def _has_call(self, task: PoolTask, record: TaskRecord) -> bool:
-        """Prepare the call of *task*; false if its function is not known here any more."""
+    def _has_call(self, task: PoolTask, record: StoredTask) -> bool:
+        """Prepare the call of *task*; false if its function is not known here any more.
+
+        Raises `HarnError` if its stored arguments do not fit the function.
+        """
         call = call_of(record)
         if call is None:
             return False
@@ -357,27 +368,27 @@ class SharedSlots(Slots):
             self.give_next(self.idle.pop())
 
     def _end_here(self, task: PoolTask, status: TaskStatus, result: Any) -> None:
-        held = self.here.get(task)
-        if held is None and self.state in ("closed", "dropped"):  # nothing follows the store now
+        claim = self.here.get(task)
+        if claim is None and self.state in ("closed", "dropped"):  # nothing follows the store now
             self.ended_there(task, status, result)
-        if held is None or held.is_ending:  # its claim was lost, and the store says how it ends
+        if claim is None or claim.is_ending:  # its claim was lost, and the store says how it ends
             return
-        held.is_ending = True
+        claim.is_ending = True
         task._place = None
         if status == "failed":
             self._log_failure(task, result)
-        ending_of(self, task, held, status, result, held.queue_again).send()
+        ending_of(self, task, claim, status, result, claim.queue_again).send()
 
-    def end_is_known(self, task: PoolTask, end: End, status: TaskStatus, result: Any) -> None:
-        """Take in that the store has taken the end of *task*; `took` follows."""
+    def end_accepted(self, task: PoolTask, end: End, status: TaskStatus, result: Any) -> None:
+        """Apply the end of *task*, which the store has taken; `succeeded` follows."""
         if end.settlement.action == "release" and not end.is_stopped:
             task._started_ms = None
             self.note(task._extras.ticket, "queued")
         else:
             self.ended_there(task, status, result)
 
-    def end_is_refused(self, task: PoolTask) -> None:
-        """Take in that the claim on *task* does not hold: the store says how the task stands."""
+    def end_refused(self, task: PoolTask) -> None:
+        """Read *task* again: its claim does not hold, and the store says how the task stands."""
         assert self.follower is not None
         self.follower.read_soon(task._extras.ticket)
 
@@ -436,7 +447,7 @@ class SharedSlots(Slots):
 
     def _unfinished(self) -> bool:
         if self.cancelling:
-            if not self.process.is_alive:  # the store cannot be told
+            if not self.process.is_alive:  # the store cannot be reached
                 return False
             return any(task._extras.function is None for task in self.own)
         known = {*self.functions_here(), *self.elsewhere[0]}
@@ -454,8 +465,8 @@ class SharedSlots(Slots):
             return
         self.cancelling = True
         self.is_claiming = False
-        for task, held in self.here.items():
-            held.queue_again = runs_again(task) and not task._stopping
+        for task, claim in self.here.items():
+            claim.queue_again = runs_again(task) and not task._stopping
             self.cancels.stop_here(task)
         for task in [each for each in self.own if each._extras.function is None]:
             if task not in self.here:

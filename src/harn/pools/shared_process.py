@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger("harn.pools")
 
-AGAIN = 0.5
+ASK_AGAIN_AFTER = 0.5
 """Seconds after which a process without a lease asks for one again."""
 MOST_LISTED = 1000
 
@@ -87,7 +87,10 @@ class PoolProcess:
         self._retention.serve(queue, partial(retention.trim_queue, queue, member.keeping))
 
     async def leave(self, queue: str) -> None:
-        """Hold no slot of that pool any more; the last pool to leave ends the lease."""
+        """Hold no slot of that pool any more; the last pool to leave ends the lease.
+
+        Cancelling may leave the lease in the store until it expires.
+        """
         if self._members.pop(queue, None) is None:
             return
         self._retention.leave(queue)
@@ -113,14 +116,17 @@ class PoolProcess:
         renewal = self._renewal
         return renewal is not None and self.lease == lease and not renewal.is_overdue
 
-    def is_fenced(self, lease: str) -> None:
-        """Take in that the store has ended *lease*."""
+    def note_fenced(self, lease: str) -> None:
+        """Note that the store has ended *lease*."""
         if self._renewal is not None and self.lease == lease:
             self._renewal.stop()
             self._lose("it expired")
 
     async def functions_elsewhere(self, queue: str) -> tuple[frozenset[str], int]:
-        """Return the functions that other living processes run for a pool, and the time."""
+        """Return the functions that other living processes run for a pool, and the store's time.
+
+        Cancelling leaves nothing behind.
+        """
         rows = await self._store.run(partial(list_consumers, MOST_LISTED), write=False)
         found: set[str] = set()
         now = 0
@@ -131,7 +137,7 @@ class PoolProcess:
         return frozenset(found), now
 
     async def _take(self) -> None:
-        """Take the lease, or tell of the pools that are open under it now."""
+        """Take the lease, or write which pools are open under it now."""
         asked = self._heartbeat.clock.monotonic()
         is_held = await self._store.run(self._keep, durability="normal")
         if not is_held:
@@ -196,7 +202,7 @@ class PoolProcess:
                     await self._take()
                 except HarnError:
                     clock = self._runtime.clock
-                    await sleep_until(clock, clock.monotonic() + AGAIN, background=True)
+                    await sleep_until(clock, clock.monotonic() + ASK_AGAIN_AFTER, background=True)
         finally:
             self._taking = None
         for member in list(self._members.values()):

@@ -7,21 +7,22 @@ call travels with its arguments; a closure stays in the process that submitted i
 from __future__ import annotations
 
 import logging
-import traceback
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from harn.durable_calls import DurableCall, durable_function_named
+from harn.error_text import error_text, message_of, repr_of
 from harn.exact_json import to_exact_json
 from harn.ids import digest
 from harn.option_checks import LARGEST
 from harn.pools.audit import Submitted
-from harn.pools.journal_records import shown
+from harn.pools.journal_records import LONGEST_RESULT
 from harn.pools.options import PoolOptions
-from harn.pools.task import PoolTask, describe
+from harn.pools.task import PoolTask
 from harn.storage.queue import shared_pools
 from harn.telemetry.spans import TRACEPARENT, come_from, continue_from, traceparent_of, tracing
+from harn.telemetry.tracebacks import traceback_text
 
 if TYPE_CHECKING:
     from harn.pools.slots import Slots
@@ -36,7 +37,6 @@ ORDERS: dict[str, shared_pools.Order] = {
 }
 NORMAL = 1
 """The queue's own priority, which all tasks share; a pool's priorities are keys of its shares."""
-MOST_TRACEBACK = 8192
 DAMAGED = "its record in the store is damaged"
 """What stands for the result of a task, or for its submitter, if that cannot be read."""
 LONGEST_KEY = 200
@@ -51,7 +51,7 @@ class SharedSubmitted(Submitted, gc=False, frozen=True):
     """The id of the task: a field, since it is read seven times in a task's life."""
 
 
-class TaskRecord(msgspec.Struct, omit_defaults=True):
+class StoredTask(msgspec.Struct, omit_defaults=True):
     """The record of a task's job. The first eight fields are those that the queue reads."""
 
     priority: str
@@ -77,7 +77,11 @@ class TaskRecord(msgspec.Struct, omit_defaults=True):
     """The span of the submit of a durable call, for the process that runs it."""
 
 
-_read_record = msgspec.json.Decoder(TaskRecord).decode
+class DamagedTask(StoredTask):
+    """What stands for a record that cannot be read; no process can run its task."""
+
+
+_read_record = msgspec.json.Decoder(StoredTask).decode
 
 
 def settings_of(options: PoolOptions) -> shared_pools.PoolSettings:
@@ -112,7 +116,7 @@ def job_of(
     """Return the job of a new *task* that the process of *lease* submits."""
     submitted, extras = task._submitted, task._extras
     call: DurableCall | None = extras.call
-    record = TaskRecord(
+    record = StoredTask(
         "normal",
         0 if call is not None and call.function.rerun else 1,
         tenant,
@@ -162,18 +166,18 @@ def stored_text(text: str) -> str:
     return safe if len(safe) <= LONGEST_KEY else f"{safe[:100]}%~{digest(text)}"
 
 
-def read_record(record: bytes, id: int) -> TaskRecord:
+def read_record(record: bytes, id: int) -> StoredTask:
     """Read the record of the job *id*; a damaged one gives a task that no process can run."""
     try:
         return _read_record(record)
     except msgspec.DecodeError as error:
         logger.warning("the record of job %d, a pool's task, cannot be read: %s", id, error)
         name = f"task_damaged_{id}"
-        return TaskRecord("normal", 1, None, None, "", None, None, name, 0, DAMAGED)
+        return DamagedTask("normal", 1, None, None, "", None, None, name, 0, DAMAGED)
 
 
-def task_of(slots: Slots, record: TaskRecord, field: str | None) -> PoolTask:
-    """Return the task that *record* tells of, as a handle of this process."""
+def task_of(slots: Slots, record: StoredTask, field: str | None) -> PoolTask:
+    """Return the task of *record*, as a handle of this process."""
     submitted = SharedSubmitted(
         slots.names,
         0,
@@ -194,7 +198,7 @@ def task_of(slots: Slots, record: TaskRecord, field: str | None) -> PoolTask:
     return task
 
 
-def call_of(record: TaskRecord) -> DurableCall | None:
+def call_of(record: StoredTask) -> DurableCall | None:
     """Return the durable call of a task; None if this process does not know its function."""
     function = None if record.function is None else durable_function_named(record.function)
     if function is None or not isinstance(record.args, msgspec.Raw):
@@ -202,7 +206,7 @@ def call_of(record: TaskRecord) -> DurableCall | None:
     return DurableCall(function, bytes(record.args))
 
 
-def continue_trace(task: PoolTask, record: TaskRecord) -> None:
+def continue_trace(task: PoolTask, record: StoredTask) -> None:
     """Let *task*, submitted by another process, run in the trace of its submit."""
     if record.traceparent is None or not tracing():
         return
@@ -222,7 +226,7 @@ def ending(
         written = to_exact_json(result)
         if written is not None:
             return shared_pools.Settlement("ack", *about, written, handler_ms=took_ms)
-        text = _encode(shown(result))
+        text = _encode(repr_of(result, LONGEST_RESULT))
         return shared_pools.Settlement("ack", *about, text, True, handler_ms=took_ms)
     if status == "failed":
         why = _failure(result)
@@ -232,15 +236,10 @@ def ending(
 
 def _failure(error: Any) -> dict[str, Any]:
     if not isinstance(error, BaseException):
-        return {"error": _text(str(error))}
-    lines = traceback.format_exception(error)
+        return {"error": message_of(error)}
     return {
-        "error": _text(describe(error)),
+        "error": error_text(error),
         "error_type": type(error).__name__,
-        "error_message": _text(describe(error)),
-        "traceback": _text("".join(lines))[-MOST_TRACEBACK:],
+        "error_message": message_of(error),
+        "traceback": traceback_text(error),
     }
-
-
-def _text(text: str) -> str:
-    return text.encode("utf-8", "replace").decode()

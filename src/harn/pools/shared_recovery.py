@@ -2,10 +2,10 @@
 
 The store may have carried the operation out although its answer was lost. Then the process holds
 claims that it does not know, and the pool has tasks that their submitter believes to be on their
-way. The first operation that succeeds again tells of such claims (`PoolClaim.known`). A submit is
+way. The first operation that succeeds again reports such claims (`PoolClaim.known`). A submit is
 sent again after the pool was read up to date, and only if the task was not found there.
 
-What hangs on a lost lease is ended by another process, or by this one with its first operation
+Claims under a lost lease are ended by another process, or by this one with its first operation
 under a new lease.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from harn.pools.task import PoolTask
 
 
-class Recovery:
+class SharedRecovery:
     """What one process has to find out about its part of a pool."""
 
     __slots__ = ("_is_looking", "_is_unsure", "_items", "_sending", "_slots", "left", "lost")
@@ -41,21 +41,21 @@ class Recovery:
         """Tasks whose claim was lost and whose run has not ended yet."""
 
     def known_claims(self) -> frozenset[str] | None:
-        """Return the claims that are known here, if the next operation is to tell of others."""
+        """Return the claims that are known here, if the next operation is to report others."""
         if not self._is_unsure:
             return None
         self._is_looking = True
-        return frozenset(held.claim_id for held in self._slots.here.values())
+        return frozenset(claim.claim_id for claim in self._slots.here.values())
 
     def succeeded(self, left: Sequence[str]) -> None:
-        """Take in that an operation was answered, which ended the claims of the leases *left*."""
+        """Note that an operation was answered; it ended the claims under the leases *left*."""
         if left:
             self.left = [lease for lease in self.left if lease not in left]
         if self._is_looking:
             self._is_unsure = self._is_looking = False
 
     def failed(self, items: Sequence[Submit | Callable[[], None]]) -> None:
-        """Take in that an operation failed; *items* are submits to send again, or calls to make."""
+        """Note that an operation failed; *items* are submits to send again, or calls to make."""
         self._is_unsure, self._is_looking = True, False
         self._items += items
         if self._sending is None:
@@ -75,13 +75,13 @@ class Recovery:
             if not isinstance(item, Submit):
                 item()
             elif item.tasks[0].id in slots.unplaced:
-                slots.work.tell(item)
-        slots.look()
+                slots.work.add(item)
+        slots.start_more()
 
     # After the lease of this process was lost.
 
     def lose_all(self, lease: str) -> None:
-        """Cancel what runs here: the *lease* that its slots hang on is lost."""
+        """Cancel what runs here: the *lease* under which it has its slots is lost."""
         self._slots.work.hold(True)
         self.left.append(lease)
         for task in list(self._slots.here):
@@ -108,5 +108,5 @@ class Recovery:
         slots = self._slots
         assert slots.follower is not None
         slots.work.hold(False)
-        slots.look()
-        slots.follower.catch_up_soon()  # records that told of an end may be trimmed meanwhile
+        slots.start_more()
+        slots.follower.catch_up_soon()  # records of an end may be trimmed meanwhile

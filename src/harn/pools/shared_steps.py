@@ -13,7 +13,7 @@ from harn.storage.queue import Settlement, job_states, settle_claims
 from harn.teardown import retrieve
 
 if TYPE_CHECKING:
-    from harn.pools.shared_ends import Held
+    from harn.pools.shared_ends import TaskClaim
     from harn.pools.shared_pool_slots import SharedSlots
     from harn.pools.task import PoolTask
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 class SharedTaskSteps:
     """One run of a durable call, in the process that holds its slot: its closure's durable work."""
 
-    __slots__ = ("_held", "_slots", "_store", "_task", "steps", "used_tokens")
+    __slots__ = ("_claim", "_slots", "_store", "_task", "steps", "used_tokens")
 
-    def __init__(self, slots: SharedSlots, task: PoolTask[Any], held: Held | None) -> None:
+    def __init__(self, slots: SharedSlots, task: PoolTask[Any], claim: TaskClaim | None) -> None:
         self._slots = slots
         self._store: Store = slots.runtime.service(Store)
         self._task = task
-        self._held = held
+        self._claim = claim
         self.steps: Any = None
         self.used_tokens: int = 0
 
@@ -37,7 +37,10 @@ class SharedTaskSteps:
         return f"task {self._task.id} of pool {self._task.pool!r}"
 
     async def recorded_steps(self) -> list[StepRecord]:
-        """Return the steps that earlier runs recorded, in this process or another."""
+        """Return the steps that earlier runs recorded, in this process or another.
+
+        Cancelling leaves nothing behind.
+        """
         recipe = partial(job_states.read_steps, self._slots.queue_name, self._task._extras.ticket)
         return await self._store.run(recipe, write=False)
 
@@ -46,10 +49,10 @@ class SharedTaskSteps:
 
         Cancelling does not prevent it: the next run must know what was done.
         """
-        held, id = self._held, self._task._extras.ticket
-        if held is None:
+        claim, id = self._claim, self._task._extras.ticket
+        if claim is None:
             raise ClaimLost(f"the slot of {self.title} is lost")
-        item = Settlement("step", id, held.claim_id, held.lease, step=step)
+        item = Settlement("step", id, claim.claim_id, claim.lease, step=step)
         new_id = self._slots.runtime.ids.new
         answer = self._store.submit(partial(settle_claims, self._slots.queue_name, [item], new_id))
         answer.add_done_callback(retrieve)  # a cancelled caller does not read it

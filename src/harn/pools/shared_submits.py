@@ -47,9 +47,9 @@ class TaskSubmit(Submit):
         return shared_pools.PoolSubmit(tuple(jobs), self._at_once)
 
     def landed(self, verdicts: list[shared_pools.Submitted]) -> None:
-        """Take the verdicts in, before anything else sees the tasks."""
+        """Apply the verdicts, before other code sees the tasks."""
         if self._at_once and verdicts[0].verdict == "fenced":
-            self._pool._slots.work.tell(self)
+            self._pool._slots.work.add(self)
             return
         for task, verdict in zip(self.tasks, verdicts, strict=True):
             self._landed(task, verdict)
@@ -66,7 +66,7 @@ class TaskSubmit(Submit):
             return
         slots.place_own(task, verdict.id, "blocked" if decided == "park" else "queued")
         if self._bound is not None and task._finished_ms is None:
-            slots.ended.bind(self._bound, task)
+            slots.keys.bind(self._bound, task)
         if decided == "reject":
             slots.changes.reject(task, 0 if verdict.totals is None else verdict.totals.queued)
         elif task._stopping:

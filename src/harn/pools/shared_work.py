@@ -47,7 +47,7 @@ class Submit:
         raise NotImplementedError
 
     def landed(self, verdicts: list[shared_pools.Submitted]) -> None:
-        """Take the verdicts in, before anything else sees the tasks."""
+        """Apply the verdicts, before other code sees the tasks."""
         raise NotImplementedError
 
 
@@ -62,7 +62,7 @@ class End:
         """Whether the task ended because it was cancelled."""
 
     def landed(self, result: shared_pools.SettlementResult) -> None:
-        """Take the answer in, before tasks start in the slots that have become free."""
+        """Apply the answer, before tasks start in the slots that have become free."""
         raise NotImplementedError
 
 
@@ -75,13 +75,13 @@ class Withdraw(int):
 
 
 TURNS = 5
-"""Turns of the loop from an answer to the operation that takes in what its submitters do next.
+"""Turns of the loop from an answer to the operation with the next submits of its callers.
 
-One to return from `submit`, two for what gathers the tasks, one for each of the next submits, and
-the operation. What has started by then and never waits has ended.
+One to return from `submit`, two for code that gathers the tasks, one for each of the next submits,
+and the operation. A task that has started by then and never waits has ended.
 """
-LOOK = None
-"""Asks only to start what can start."""
+START_MORE = None
+"""An item that asks for no change, only to start what can start."""
 
 
 class Holder(Protocol):
@@ -102,11 +102,11 @@ class Holder(Protocol):
     def claim(self) -> shared_pools.PoolClaim | None:
         """Return what the process can run; None if it starts nothing."""
 
-    def took(self, done: shared_pools.PoolDone, left: Sequence[str]) -> None:
-        """Take in what an operation has changed, which cleared the leases *left*."""
+    def succeeded(self, done: shared_pools.PoolDone, left: Sequence[str]) -> None:
+        """Apply what an operation has changed; it ended the claims under the leases *left*."""
 
     def failed(self, items: list[Any], given_up: Sequence[Submit]) -> None:
-        """Take in that an operation failed; *items* of it are not waited for by any caller.
+        """Recover from a failed operation; no caller waits for its *items*.
 
         The callers of the submits *given_up* were cancelled: if they landed, they are undone.
         """
@@ -147,7 +147,7 @@ class SharedWork:
         """Ask for *item*; the future gets its result."""
         return self._batcher.ask(item)
 
-    def tell(
+    def add(
         self, item: Submit | End | Cancel | Withdraw | None, answer: Answer | None = None
     ) -> None:
         """Ask for *item* without waiting; an end is sent again until the store has taken it."""
@@ -209,7 +209,7 @@ class SharedWork:
             elif isinstance(item, Withdraw):
                 result = next(withdrawn)
             results.append(result)
-        self._holder.took(done, self._left)
+        self._holder.succeeded(done, self._left)
         if len(self._submits) > 1:
             self._batcher.linger(TURNS)
         return results
@@ -217,7 +217,7 @@ class SharedWork:
     def _failed(self, entries: list[Entry[Any]], error: BaseException) -> None:
         if not self._runtime.closing:
             given_up = [submit for submit in self._submits if submit.is_given_up]
-            again = [entry.item for entry in entries if entry.item is not LOOK]
+            again = [entry.item for entry in entries if entry.item is not START_MORE]
             self._holder.failed(again, given_up)
 
 

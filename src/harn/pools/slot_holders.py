@@ -16,7 +16,9 @@ MOST_LISTED = 100_000
 
 
 async def leaked_slots(runtime: Runtime) -> list[str]:
-    """Describe each slot that no process holds or will free; reading only.
+    """Describe each slot that no process holds or will free.
+
+    It only reads, so cancelling leaves nothing behind.
 
     A slot is held under the lease of its process. While the lease is listed, the process is alive,
     or the next one that looks ends what it left. A slot whose lease is not listed would be taken

@@ -16,16 +16,18 @@ from harn import topics
 from harn.clock import resolve
 from harn.context import current_frame_var
 from harn.durable_work import DurableWork
+from harn.error_text import error_text
 from harn.errors import HarnError, PoolClosed, PoolNotFound
 from harn.eventlog import Receipt
 from harn.pools.audit import Dequeued
 from harn.pools.blocked_submitters import BlockedSubmitters
 from harn.pools.ended_tasks import EndedTasks
 from harn.pools.eviction import EvictingQueue
+from harn.pools.idempotency_keys import IdempotencyKeys
 from harn.pools.options import PoolOptions
 from harn.pools.self_deadlock import SelfWaits, began_waiting, ended_waiting
 from harn.pools.snapshots import TaskStatus
-from harn.pools.task import PoolTask, describe
+from harn.pools.task import PoolTask
 from harn.pools.task_ids import Names
 from harn.pools.task_queues import TaskQueue
 from harn.pools.task_steps import TaskSteps
@@ -64,6 +66,7 @@ class Slots:
         "idle",
         "is_durable",
         "journal",
+        "keys",
         "max_concurrent",
         "names",
         "now",
@@ -86,7 +89,8 @@ class Slots:
         self.now: Callable[[], int] = runtime.clock.now_ms
         self.audit: Callable[[Receipt], None] = runtime.event_log.recorder(topics.POOL_AUDIT)
         self.queue: TaskQueue[PoolTask] = _queue(options)
-        self.ended: EndedTasks = EndedTasks(options.retention)
+        self.keys: IdempotencyKeys = IdempotencyKeys()
+        self.ended: EndedTasks = EndedTasks(options.retention, self.keys)
         self.self_waits: SelfWaits = SelfWaits(options.name)
         self.blocked: BlockedSubmitters = BlockedSubmitters(runtime.loop, self.self_waits)
         self.workers: set[Worker] = set()
@@ -224,7 +228,7 @@ class Slots:
         task._stopping = True  # its worker, if it has one, skips it
         task._finished_ms = task._submitted.at
         task._end = "cancelled"
-        self.ended.unbind(task)
+        self.keys.unbind(task)
         task._wake()
         self.wake_waiters()
         return True
@@ -320,7 +324,7 @@ class Slots:
 
     def _log_failure(self, task: PoolTask, error: Any) -> None:
         raised = error if isinstance(error, BaseException) else None
-        text = error if raised is None else describe(raised)
+        text = error if raised is None else error_text(raised)
         args = (self.names.name, task.id, text)
         logger.warning("pool %r: task %s failed: %s", *args, exc_info=raised, extra=FAILED_WORK)
 
@@ -361,7 +365,7 @@ class Slots:
         self.cancelling = True
         held = list(self.held)
         self.held.clear()
-        journal, self.journal = self.journal, None  # so that it is not told of these ends
+        journal, self.journal = self.journal, None  # so that it does not record these ends
         while (task := self.queue.pop()) is not None:
             self.finish(task, "cancelled")
         for task in held:

@@ -164,7 +164,7 @@ SHOWN = frozenset(("priority", "key", "error", "rejection_reason", "rejection_po
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSnapshot:
-    """A pool as it stood at one moment: what it was told, its counts, its tasks.
+    """A pool as it stood at one moment: its options, its counts, its tasks.
 
     >>> import harn
     >>> async def main() -> int:

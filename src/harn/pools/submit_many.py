@@ -46,7 +46,7 @@ def _closure(index: int, call: Call) -> Callable[[], Any]:
         raise TypeError(f"calls[{index}]: {error}") from None
 
 
-class Batch:
+class SubmitMany:
     """The calls of one `submit_many`, with the options that they share."""
 
     def __init__(

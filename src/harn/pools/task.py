@@ -7,7 +7,7 @@ futures of its waiters are made when they are first needed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Generic
 
@@ -15,6 +15,7 @@ import msgspec
 
 from harn.durable_calls import DurableFunction
 from harn.durable_types import types_of
+from harn.error_text import error_text
 from harn.errors import PoolError, PoolTaskCancelled, PoolTaskFailed, PoolTaskRejected
 from harn.exact_json import from_exact_json
 from harn.pools.audit import Submitted
@@ -102,6 +103,10 @@ class PoolTask(msgspec.Struct, Generic[T_co], eq=False, weakref=True):
     _stopping: bool = False
     _extras: Extras = NO_EXTRAS
 
+    def __dir__(self) -> Iterable[str]:
+        # `next` and `partition` are for the queues of the pool, whose tasks may be any object.
+        return [name for name in super().__dir__() if name not in ("next", "partition")]
+
     @property
     def _worker(self) -> Any:
         """The worker that runs the task, if it runs."""
@@ -179,7 +184,7 @@ class PoolTask(msgspec.Struct, Generic[T_co], eq=False, weakref=True):
         if self.status != "failed":
             return None
         why = self._body
-        return describe(why) if isinstance(why, BaseException) else why
+        return error_text(why) if isinstance(why, BaseException) else why
 
     @property
     def rejection_reason(self) -> str | None:
@@ -282,9 +287,9 @@ class PoolTask(msgspec.Struct, Generic[T_co], eq=False, weakref=True):
             finally:
                 ended_waiting(me, self, waiter)
         finally:
-            slots.self_waits.discard(waiter)
-            if self._waiters is not None:
+            if self._waiters is not None:  # the task has not ended: `_wake` did not do this
                 self._waiters.pop(waiter, None)
+                slots.self_waits.discard(waiter)
 
     def _own_loop(self) -> asyncio.AbstractEventLoop:
         loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
@@ -380,13 +385,3 @@ class Reloaded:
             return types_of(self.function.fn).read_result(value)
         except ValueError:  # the model has changed since; its JSON is what there is
             return value
-
-
-def describe(error: BaseException) -> str:
-    """Return `Type: message`, also for an exception whose `__str__` raises."""
-    name = type(error).__name__
-    try:
-        message = str(error)
-    except BaseException:
-        return f"{name}: (its message cannot be shown)"
-    return f"{name}: {message}" if message else name

@@ -36,6 +36,7 @@ class Names(msgspec.Struct, gc=False):
 
     def task(self, ms: int, seq: int) -> str:
         """Return the id of the task submitted at *ms* as number *seq*."""
+        # The number is where other UUIDs have random bits, around the version 7 and the bits `10`.
         low = f"{0x8000_0000 | seq & 0x3FFF_FFFF:x}"
         high = f"{seq >> 30:03x}" if seq >> 30 else "000"
         return f"{self._prefix}{_time(ms)}{high}-{low[:4]}-{low[4:]}{self._salt}"
