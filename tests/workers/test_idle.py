@@ -12,7 +12,7 @@ import pytest
 
 from harn import Job, Runtime, SchedulerPolicy, worker_queue
 from harn.storage import Store
-from harn.storage.engines.file.commit_journal import Journal
+from harn.storage.engines.file.commit_journal import CommitJournal
 from harn.storage.engines.postgres.lane import Lane
 from harn.storage.engines.sqlite_session import Session
 from harn.storage.queue.claimable import has_work, look_at
@@ -47,7 +47,7 @@ class Commits(CallCount):
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
         engine = url.partition(":")[0]
-        kind, name = {"file": (Journal, "add"), "postgresql": (Lane, "_flush")}.get(
+        kind, name = {"file": (CommitJournal, "add"), "postgresql": (Lane, "_flush")}.get(
             engine, (Session, "commit")
         )
         super().__init__(monkeypatch, kind, name)

@@ -27,7 +27,7 @@ from harn import (
 )
 from harn.context import current_frame_var
 from harn.errors import HarnError, StorageCorrupt
-from harn.storage import log
+from harn.storage import MAX_PAYLOAD, Store, log
 from harn.storage.log.rebuild import compare
 from harn.storage.queue import JobIndex, job_control, job_states
 from harn.testing import FakeClock
@@ -592,6 +592,38 @@ async def test_a_dead_job_is_ready_again_with_all_its_attempts(queue: WorkerQueu
     assert await receipt.result() == "mended"
     summary = await queue.summary()
     assert (summary.dead, summary.acked) == (0, 1)
+
+
+async def test_a_dead_job_with_the_largest_payload_can_be_retried(runtime: Runtime) -> None:
+    queue = worker_queue("triage")
+    receipt = await queue.enqueue("x" * (MAX_PAYLOAD - 300), max_attempts=1)
+    claim = await queue.claim_next("me")
+    assert claim is not None
+    await claim.fail("boom" * 100)
+
+    assert await queue.retry(receipt.job_id)
+
+    _, entry, closed = await harn.event_log_read("trigger.dlq")
+    assert (entry.payload["state"], closed.payload["state"]) == ("pending", "resolved")
+
+
+async def test_a_job_with_the_largest_outcome_is_exported_and_imported(runtime: Runtime) -> None:
+    largest = "x" * (MAX_PAYLOAD - 2)
+    queue = worker_queue("triage")
+    await queue.enqueue(1)
+    claim = await queue.claim_next("me")
+    assert claim is not None
+    await claim.ack(largest)
+
+    lines = [line async for line in log.export(runtime.service(Store))]
+    async with Runtime() as other:
+        importer = log.Importer(other.service(Store))
+        await importer.feed(lines)
+        await importer.finish()
+        await other.service(Store).run(log.rebuild)
+        state = await worker_queue("triage").job(1)
+
+    assert state is not None and state.outcome == largest
 
 
 async def test_a_retry_closes_the_jobs_dead_letter(queue: WorkerQueue) -> None:

@@ -151,7 +151,7 @@ async def test_A2_a_superseded_claim_can_do_nothing(
 
 
 @pytest.mark.parametrize("action", ["renew", "ack", "fail", "release"])
-async def test_A3_an_expired_claim_that_nobody_took_over_may_still_act(
+async def test_A3_an_expired_claim_that_was_not_taken_over_may_still_act(
     queue: WorkerQueue, clock: FakeClock, action: str
 ) -> None:
     await queue.enqueue("job")
@@ -290,7 +290,7 @@ async def test_a_dedupe_key_answers_with_the_first_job(
     first = await queue.enqueue(1, dedupe_key="k", tenant_id="a")
     same = await queue.enqueue(2, dedupe_key="k", tenant_id="a")
     other = await queue.enqueue(3, dedupe_key="k", tenant_id="b")
-    nobody = await queue.enqueue(4, dedupe_key="k")
+    without = await queue.enqueue(4, dedupe_key="k")
     batch = await queue.enqueue_many([NewJob(5, dedupe_key="n"), NewJob(6, dedupe_key="n")])
     for claim in await queue.claim_many("w", 9):
         await claim.ack()
@@ -300,7 +300,7 @@ async def test_a_dedupe_key_answers_with_the_first_job(
     gone = await queue.enqueue(8, dedupe_key="k", tenant_id="a")
 
     assert (same.job_id, same.duplicate) == (first.job_id, True)
-    assert not other.duplicate and not nobody.duplicate
+    assert not other.duplicate and not without.duplicate
     assert [each.duplicate for each in batch] == [False, True]
     assert batch[0].job_id == batch[1].job_id
     assert (kept.job_id, kept.duplicate) == (first.job_id, True)
@@ -489,7 +489,7 @@ async def test_D7_keys_that_come_and_go_leave_nothing_behind(runtime: Runtime) -
 
 
 class JumpingClock(FakeClock):
-    """A clock that somebody sets back or forward; like a real one, it is not a test's own."""
+    """A clock that is set back or forward; like a real one, it is not a test's own."""
 
     is_fake = False
     jump_ms = 0

@@ -1,4 +1,4 @@
-"""Every await of the queue and its consumer, cancelled: no job lost, none held by nobody."""
+"""Every await of the queue and its consumer, cancelled: no job lost, no claim left over."""
 
 from __future__ import annotations
 

@@ -281,8 +281,17 @@ def test_metrics_has_every_family_and_at_most_200_keys(place: Path) -> None:
         ([*FIRE, "--payload", "{"], 1, "--payload is not JSON"),
         ([*FIRE, "--payload", "NaN"], 1, "--payload is not JSON: JSON has no NaN"),
         ([*FIRE, "--payload", "@latin.json"], 1, "--payload is not JSON"),
+        (
+            [*FIRE, "--payload", "@none.json"],
+            1,
+            "--payload: none.json cannot be read: No such file",
+        ),
+        ([*FIRE, "--shutdown-timeout", "0s"], 2, "a duration above 0, at most 1d"),
+        (["queue", "drain", "triage", "--shutdown-timeout", "2d"], 2, "at most 1d"),
+        (["dlq", "--replay", "x", "--shutdown-timeout", "2d"], 2, "at most 1d"),
         ([*FIRE, "--tenant", "a\nb"], 1, "tenant_id='a\\nb' is not accepted"),
         (["queue", "drain", "triage", "--claim-ttl", "5"], 2, "a duration with its unit"),
+        (["queue", "drain", "triage", "--claim-ttl", "5300w"], 2, "at most 100 years"),
     ],
     ids=str,
 )

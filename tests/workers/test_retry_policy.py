@@ -9,7 +9,7 @@ import pytest
 
 from harn import Bury, GiveBack, InvalidOption, RetryLater, RetryPolicy, durable
 from harn.retry_policy import delay_after, gives_up_on
-from harn.workers.after_failure import Fail, Return, after_error
+from harn.workers.after_failure import FailAttempt, Release, after_error
 
 
 @pytest.mark.parametrize(
@@ -105,10 +105,10 @@ def test_what_follows_a_failed_attempt(
 ) -> None:
     what = after_error(error, 3, policy, 0.5)
 
-    assert isinstance(what, Fail)
+    assert isinstance(what, FailAttempt)
     assert (what.delay_ms, what.final) == (delay_ms, final)
 
 
 def test_a_job_that_is_given_back_has_not_failed() -> None:
-    assert after_error(GiveBack("3s"), 1, POLICY, 0.5) == Return(3000, None)
-    assert after_error(GiveBack(), 1, None, 0.5) == Return(0, None)
+    assert after_error(GiveBack("3s"), 1, POLICY, 0.5) == Release(3000, None)
+    assert after_error(GiveBack(), 1, None, 0.5) == Release(0, None)

@@ -57,7 +57,7 @@ def test_65_claims_are_released_before_the_exit(
     handler: str, number: int, lasting_url: str
 ) -> None:
     with program(CONSUMER, lasting_url, handler) as running:
-        running.hears("ready")
+        running.reports("ready")
         running.signal(number)
         ended = running.ends()
 

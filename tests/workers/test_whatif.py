@@ -32,7 +32,7 @@ from harn.storage.log import append, trim
 from harn.testing import FakeClock, fresh_runtime, run_virtual
 from harn.workers import fairshare
 from harn.workers.whatif import (
-    History,
+    QueueHistory,
     Side,
     check_picks,
     examine,
@@ -43,7 +43,7 @@ from harn.workers.whatif import (
     simulate_policy,
     tries_for,
 )
-from harn.workers.whatif.ledger import Ledger
+from harn.workers.whatif.ledger import KeyLedger
 
 DRR = SchedulerPolicy(strategy="drr")
 TREE = SchedulerPolicy(strategy="drr", hierarchy="/", starvation_age_ms=0)
@@ -60,7 +60,7 @@ TENANTS = ("a", "b/x", "b/y")
 MINUTE = 60_000
 
 
-async def history_of(name: str = "q", since: int | None = None) -> History:
+async def history_of(name: str = "q", since: int | None = None) -> QueueHistory:
     return await read_history(harn.current_runtime().service(Store), name, since)
 
 
@@ -210,7 +210,7 @@ async def settle(claim: harn.Claim, step: str, held: list[harn.Claim]) -> None:
         pass
 
 
-async def busy_and_quiet(policy: SchedulerPolicy, concurrency: int = 2) -> History:
+async def busy_and_quiet(policy: SchedulerPolicy, concurrency: int = 2) -> QueueHistory:
     """A tenant that sends bursts, and one that sends a job now and then."""
     queue = worker_queue("q", policy)
 
@@ -239,12 +239,12 @@ async def busy_and_quiet(policy: SchedulerPolicy, concurrency: int = 2) -> Histo
     return await history_of()
 
 
-def recorded_under(policy: SchedulerPolicy, concurrency: int = 2) -> History:
-    history: History = run_virtual(busy_and_quiet, policy, concurrency)
+def recorded_under(policy: SchedulerPolicy, concurrency: int = 2) -> QueueHistory:
+    history: QueueHistory = run_virtual(busy_and_quiet, policy, concurrency)
     return history
 
 
-def proposed(history: History, policy: SchedulerPolicy, consumers: int | None = None) -> Side:
+def proposed(history: QueueHistory, policy: SchedulerPolicy, consumers: int | None = None) -> Side:
     return simulate_policy(history, 0, policy, examine(history, 0).consumers, consumers)
 
 
@@ -306,7 +306,7 @@ def test_a_window_begins_with_the_state_that_the_queue_had_then(policy: Schedule
     assert sum(each.jobs for each in again.keys.values()) == picks
 
 
-async def crowded(*tenants: str) -> History:
+async def crowded(*tenants: str) -> QueueHistory:
     """Every tenant has work all the time, and a job takes a second."""
     await worker_queue("q").enqueue_many(
         [NewJob(n, tenant_id=t) for n in range(40) for t in tenants]
@@ -316,7 +316,7 @@ async def crowded(*tenants: str) -> History:
 
 
 def test_a_tree_divides_shares_level_by_level() -> None:
-    log: History = run_virtual(crowded, "acme/bob", "acme/eve", "acme/joe", "globex/ann")
+    log: QueueHistory = run_virtual(crowded, "acme/bob", "acme/eve", "acme/joe", "globex/ann")
     weighted = replace(TREE, weights={"acme/bob": 2})
 
     flat, tree, keys = proposed(log, DRR), proposed(log, TREE), proposed(log, weighted).keys
@@ -333,7 +333,7 @@ def test_a_tree_divides_shares_level_by_level() -> None:
 def test_in_a_tree_a_key_is_entitled_to_its_part_of_its_branch() -> None:
     tenants = ("acme/bob", "acme/eve", "globex/ann")
     weighted = replace(TREE, weights={"acme": 2, "acme/bob": 3})
-    ledger = Ledger(weighted, tenants, lambda job: 1.0)
+    ledger = KeyLedger(weighted, tenants, lambda job: 1.0)
 
     for _ in range(120):
         ledger.picked("acme/bob", 0)
@@ -347,7 +347,7 @@ def test_in_a_tree_a_key_is_entitled_to_its_part_of_its_branch() -> None:
 
 
 def test_a_goal_in_a_tree_may_be_reached_by_a_weight_higher_up() -> None:
-    log: History = run_virtual(crowded, "acme/bob", "zoo/1", "zoo/2", "zoo/3")
+    log: QueueHistory = run_virtual(crowded, "acme/bob", "zoo/1", "zoo/2", "zoo/3")
 
     found = sought(log, "max(tenant=acme/bob) < 1m", TREE)
 
@@ -470,11 +470,13 @@ async def test_a_trimmed_log_tells_how_far_back_it_goes(runtime: Runtime, clock:
 
 
 @pytest.fixture(scope="module")
-def log() -> History:
+def log() -> QueueHistory:
     return recorded_under(SchedulerPolicy())
 
 
-def sought(log: History, text: str, base: SchedulerPolicy | None = None, tries: int = 40) -> Any:
+def sought(
+    log: QueueHistory, text: str, base: SchedulerPolicy | None = None, tries: int = 40
+) -> Any:
     recorded = examine(log, 0)
     policy = base or recorded.side.policy
     goal = read_goal(text, policy, recorded.side)
@@ -485,13 +487,13 @@ def sought(log: History, text: str, base: SchedulerPolicy | None = None, tries: 
     return search(goal, policy, evaluate(policy, None), None, evaluate, tries)
 
 
-def test_a_goal_that_is_reached_already_needs_no_change(log: History) -> None:
+def test_a_goal_that_is_reached_already_needs_no_change(log: QueueHistory) -> None:
     found = sought(log, "p95(tenant=quiet) < 1h")
 
     assert (found.is_reached, found.change.flags(), found.tried) == (True, "", 0)
 
 
-def test_the_smallest_change_that_reaches_a_goal_is_found(log: History) -> None:
+def test_the_smallest_change_that_reaches_a_goal_is_found(log: QueueHistory) -> None:
     fair = sought(log, "p95(tenant=quiet) < 30s")
     wider = sought(log, "p95 <= 30s")
 
@@ -501,7 +503,7 @@ def test_the_smallest_change_that_reaches_a_goal_is_found(log: History) -> None:
     assert sought(log, "p95 <= 30s").change == wider.change
 
 
-def test_a_goal_out_of_reach_gives_the_nearest_miss_within_the_tries(log: History) -> None:
+def test_a_goal_out_of_reach_gives_the_nearest_miss_within_the_tries(log: QueueHistory) -> None:
     found = sought(log, "max(tenant=busy) < 1ms", tries=12)
 
     recorded = examine(log, 0).side.keys["busy"].wait_ms["max"] or 0
@@ -511,7 +513,7 @@ def test_a_goal_out_of_reach_gives_the_nearest_miss_within_the_tries(log: Histor
 
 
 def test_a_heavier_weight_is_found_before_more_consumers() -> None:
-    log: History = run_virtual(crowded, "a", "b", "c", "d")
+    log: QueueHistory = run_virtual(crowded, "a", "b", "c", "d")
     found = sought(log, "max(tenant=d) < 1m")
 
     weight = found.change.policy(DRR).weight("d")
@@ -532,7 +534,7 @@ def test_a_heavier_weight_is_found_before_more_consumers() -> None:
         ("p95(tenant=quiet) > 3s", "a measure, a key and a limit"),
     ],
 )
-def test_a_goal_that_cannot_be_read_is_explained(log: History, text: str, says: str) -> None:
+def test_a_goal_that_cannot_be_read_is_explained(log: QueueHistory, text: str, says: str) -> None:
     with pytest.raises(InvalidOption, match=says.replace("(", r"\(")):
         read_goal(text, SchedulerPolicy(), examine(log, 0).side)
 
@@ -541,7 +543,7 @@ def test_a_search_on_a_long_log_makes_fewer_tries() -> None:
     assert [tries_for(jobs) for jobs in (10, 150_000, 10_000_000)] == [40, 20, 12]
 
 
-def test_a_plot_is_an_svg_with_labels(log: History) -> None:
+def test_a_plot_is_an_svg_with_labels(log: QueueHistory) -> None:
     recorded = examine(log, 0).side
     recorded.keys["<b>&"] = recorded.keys["quiet"]
 

@@ -102,9 +102,9 @@ MUTANTS = (
     ),
     Mutant(
         "refill-grants-nothing",
-        "workers/key_heads.py",
-        "        return share.credit if share.round == round else self.full",
-        "        return share.credit if share.round == round else 1",
+        "storage/queue/share_turns.py",
+        "        return self.credit if self.round == round else full",
+        "        return self.credit if self.round == round else 1",
         ("workers/test_fairshare.py::test_D1_over_120_picks_at_2_to_1_the_shares_are_exact",),
         "a new round grants every key one job, whatever its weight",
     ),
@@ -122,7 +122,7 @@ MUTANTS = (
         "        if not self._promoted:\n            return True\n        known = self._lanes",
         "        if True:\n            return True\n        known = self._lanes",
         ("workers/test_fairshare.py::test_D8_a_cold_key_gets_its_turn_although_everything_is_old",),
-        "a key full of old jobs is promoted over everyone else, again and again",
+        "a key full of old jobs is promoted over all other keys, again and again",
     ),
     Mutant(
         "release-refunds-an-earlier-round",

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from harn.retry_policy import RetryPolicy, delay_after, gives_up_on
 from harn.workers.failures import Failure, failure_of
 from harn.workers.handler_exceptions import Bury, GiveBack, RetryLater, failure_behind
 
 
-@dataclass(frozen=True, slots=True)
-class Return:
+class Release(msgspec.Struct, frozen=True):
     """The job is released, the attempt does not count; it can be claimed after *delay_ms*."""
 
     delay_ms: int
     reason: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Fail:
+class FailAttempt(msgspec.Struct, frozen=True):
     """The attempt has failed; *final* makes the job dead.
 
     It is tried again after *delay_ms*; None leaves it to the expiry of its claim.
@@ -31,20 +29,20 @@ class Fail:
 
 def after_error(
     error: BaseException, attempt: int, policy: RetryPolicy | None, random: float
-) -> Return | Fail:
+) -> Release | FailAttempt:
     """Decide what follows an *attempt*, counted from 1, that ended with *error*.
 
     *policy* is the one that the job follows, and *random*, from 0 to 1, its jitter.
     """
     if isinstance(error, GiveBack):
-        return Return(error.delay_ms, error.reason)
+        return Release(error.delay_ms, error.reason)
     if isinstance(error, Bury):
-        return Fail(failure_behind(error), final=True)
+        return FailAttempt(failure_behind(error), final=True)
     if isinstance(error, RetryLater):
-        return Fail(failure_behind(error), error.delay_ms)
+        return FailAttempt(failure_behind(error), error.delay_ms)
     failure = failure_of(error)
     if policy is None:
-        return Fail(failure)
+        return FailAttempt(failure)
     if gives_up_on(policy, error):
-        return Fail(failure, final=True)
-    return Fail(failure, round(delay_after(attempt, policy, random) * 1000))
+        return FailAttempt(failure, final=True)
+    return FailAttempt(failure, round(delay_after(attempt, policy, random) * 1000))

@@ -1,4 +1,4 @@
-"""The jobs of a queue that callers wait for, and up to where what happened to them is known."""
+"""The jobs of a queue that callers wait for, and the offset up to which their ends are known."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Ended = asyncio.Future[bytes | None]
 
 
 class Awaited:
-    """The jobs of one queue that callers of one runtime wait for, and how far that is known."""
+    """The jobs of one queue that callers of one runtime wait for."""
 
     def __init__(self, queue: str, mark: tuple[int, int]) -> None:
         self.queue = queue
@@ -26,7 +26,7 @@ class Awaited:
         self.head: int = 0
         """The newest offset of the claims that was seen."""
         self.told: int = 0
-        """How many operations of this process have told what they wrote."""
+        """How many operations of this process have reported which offsets they wrote."""
 
     def saw(self, head: int, *, all_up_to_here: bool) -> None:
         """Note the newest offset of the claims, and whether all jobs were looked at there."""
@@ -35,7 +35,7 @@ class Awaited:
             self.known = max(self.known, head)
 
     def took_part(self, before: int, after: int) -> None:
-        """Note that an operation of this process, which told all it did, wrote these offsets."""
+        """Note the offsets of an operation of this process that has reported all that it did."""
         self.told += 1
         self.head = max(self.head, after)
         if before <= self.known:

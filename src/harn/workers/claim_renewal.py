@@ -38,7 +38,7 @@ PATIENCE = 1.0
 """The least seconds that the store has to answer, however short a claim's life is."""
 
 
-class HeldClaim:
+class RenewedClaim:
     """A claim that is being worked on."""
 
     __slots__ = ("claim", "lost", "renewed_at", "ttl")
@@ -61,7 +61,7 @@ class ClaimRenewal:
         self._heartbeat = runtime.service(Heartbeat)
         self._clock = self._heartbeat.clock
         self._beat = self._heartbeat.beat("the claims", runtime.service(Store), self._look)
-        self._held: dict[str, HeldClaim] = {}
+        self._held: dict[str, RenewedClaim] = {}
         self._shortest = float("inf")
         """The shortest time to live, in seconds, for which the next look is planned."""
         self._releasing: asyncio.Task[None] | None = None
@@ -71,7 +71,7 @@ class ClaimRenewal:
 
     def hold(self, claim: Claim, lost: Callable[[str], None]) -> None:
         """Renew *claim* from now on; call *lost* on the runtime's loop if that fails."""
-        held = HeldClaim(claim, lost, self._clock.monotonic())
+        held = RenewedClaim(claim, lost, self._clock.monotonic())
         self._held[claim.claim_id] = held
         if held.ttl < self._shortest:
             self._shortest = held.ttl
@@ -89,7 +89,7 @@ class ClaimRenewal:
 
     async def lose_cancelled(self, by: float) -> None:
         """Lose the claims on jobs that other processes cancelled; on the heartbeat's thread."""
-        by_queue: dict[str, dict[int, HeldClaim]] = defaultdict(dict)
+        by_queue: dict[str, dict[int, RenewedClaim]] = defaultdict(dict)
         for one in list(self._held.values()):
             by_queue[one.claim.job.queue][one.claim.job.id] = one
         for queue, held in by_queue.items():
@@ -140,15 +140,15 @@ class ClaimRenewal:
             recipe = partial(settle_claims, queue, items, self._runtime.ids.new)
             await self._beat.run(recipe, by=by)
 
-    def _due(self) -> dict[str, list[HeldClaim]]:
+    def _due(self) -> dict[str, list[RenewedClaim]]:
         now = self._clock.monotonic()
-        due: dict[str, list[HeldClaim]] = defaultdict(list)
+        due: dict[str, list[RenewedClaim]] = defaultdict(list)
         for held in list(self._held.values()):
             if now - held.renewed_at >= held.ttl * RENEW_AT:
                 due[held.claim.job.queue].append(held)
         return due
 
-    async def _renew(self, queue: str, held: list[HeldClaim]) -> None:
+    async def _renew(self, queue: str, held: list[RenewedClaim]) -> None:
         items: list[Settlement] = [
             one.claim.asking("renew", ttl_ms=one.claim.ttl_ms) for one in held
         ]
@@ -159,7 +159,7 @@ class ClaimRenewal:
         for one, result in zip(held, results, strict=True):
             self._take_in(one, result, asked)
 
-    def _take_in(self, one: HeldClaim, result: SettlementResult, asked: float) -> None:
+    def _take_in(self, one: RenewedClaim, result: SettlementResult, asked: float) -> None:
         if result.settled == "done":
             one.renewed_at = asked  # not when the answer came: the store may have been slow
             one.claim.expires_at_ms = result.expires_at
@@ -172,7 +172,7 @@ class ClaimRenewal:
             if now - one.renewed_at >= one.ttl * GIVE_UP_AT:
                 self._lose(one, "it could not be renewed in time")
 
-    def _lose(self, one: HeldClaim, note: str) -> None:
+    def _lose(self, one: RenewedClaim, note: str) -> None:
         # A claim that is no longer held was settled meanwhile, so it is not lost.
         if self._held.pop(one.claim.claim_id, None) is not None:
             self._heartbeat.tell(one.lost, note)
@@ -187,7 +187,7 @@ class ClaimRenewal:
         return self._clock.monotonic() + self._shortest / LOOKS
 
 
-def _by(held: list[HeldClaim], now: float) -> float:
+def _by(held: list[RenewedClaim], now: float) -> float:
     """Return when an answer is too late: when the first claim of *held* is given up.
 
     It is at least `PATIENCE` away: a connection may have to be opened, or the process was paused.

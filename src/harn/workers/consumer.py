@@ -36,7 +36,7 @@ from harn.tasks import (
     scope,
 )
 from harn.telemetry.spans import span_after, tracing
-from harn.workers.after_failure import Return, after_error
+from harn.workers.after_failure import Release, after_error
 from harn.workers.claim_renewal import ClaimRenewal
 from harn.workers.consumer_lease import LivingConsumers, Serving
 from harn.workers.crew import Crew
@@ -367,7 +367,7 @@ class Consumer:
         claim, functions = running.claim, self._functions
         policy = self._retry if functions is None else functions.policy(claim.job)
         what = after_error(error, claim.attempt, policy, self._runtime.ids.random.random())
-        if isinstance(what, Return):
+        if isinstance(what, Release):
             return claim.asking("release", reason=what.reason, delay_ms=what.delay_ms)
         running.failure = what.failure
         return claim.failing(

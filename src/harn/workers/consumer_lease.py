@@ -76,7 +76,10 @@ class LivingConsumer:
         return not self._serving
 
     async def serve(self, serving: Serving) -> None:
-        """Serve another queue too, under a lease that is renewed from now on."""
+        """Serve another queue too, under a lease that is renewed from now on.
+
+        Cancelling may leave the lease taken; `LivingConsumers.join` then ends it.
+        """
         self._serving.append(serving)
         asked = self._heartbeat.clock.monotonic()
         await self._store.run(self._keeping(), durability="normal")
@@ -88,7 +91,10 @@ class LivingConsumer:
         self._serving.remove(serving)
 
     async def end(self) -> None:
-        """Release the lease; no claim is held under it any more."""
+        """Release the lease; no claim is held under it any more.
+
+        Cancelling may leave it to expire by itself.
+        """
         self._beat.stop()
         try:
             await self._store.run(partial(drop_consumer, self.lease), durability="normal")
@@ -162,7 +168,10 @@ class LivingConsumers:
         self._dead = runtime.service(DeadConsumers)
 
     async def join(self, consumer_id: str, serving: Serving) -> LivingConsumer:
-        """Serve a queue as *consumer_id*, under one lease with the other queues it serves."""
+        """Serve a queue as *consumer_id*, under one lease with the other queues it serves.
+
+        Cancelling leaves the consumer as it was before.
+        """
         living = self._by_id.get(consumer_id)
         if living is None:
             living = self._by_id[consumer_id] = LivingConsumer(self._runtime, consumer_id)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from harn.error_text import error_text, message_of
 from harn.telemetry.logs import FAILED_WORK
 from harn.telemetry.tracebacks import traceback_text
 
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     from harn.workers.records import Job
 
 logger: logging.Logger = logging.getLogger("harn.workers")
-
-MAX_ERROR = 10_000
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -47,14 +46,13 @@ def failure_of(error: BaseException | str | Failure) -> Failure:
     if isinstance(error, Failure):
         return error
     if isinstance(error, str):
-        text = text_of(error) or "failed"
+        text = message_of(error) or "failed"
         return Failure(text, message=text)
     told = getattr(error, "failure", None)
     if isinstance(told, Failure):
         return told
-    name, message = type(error).__name__, text_of(error)
-    text = f"{name}: {message}" if message else name
-    return Failure(text, name, message, traceback_text(error), error)
+    trace = traceback_text(error)
+    return Failure(error_text(error), type(error).__name__, message_of(error), trace, error)
 
 
 def log_failure(job: Job, failure: Failure, *, dead: bool, note: str = "") -> None:
@@ -81,12 +79,3 @@ def log_attempt(job: Job, failure: Failure, result: SettlementResult | None, err
         log_failure(job, failure, dead=False, note=f"its claim was lost before ({result.note})")
     else:
         log_failure(job, failure, dead=result.dead)
-
-
-def text_of(value: object) -> str:
-    """Return `str(value)`, cut to a length and in characters that a record can hold."""
-    try:
-        text = str(value)
-    except Exception as error:
-        text = f"<{type(value).__name__}: {type(error).__name__} in its __str__>"
-    return text[:MAX_ERROR].encode("utf-8", "replace").decode()

@@ -31,7 +31,6 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Sequence
-from functools import partial
 from math import inf
 
 from harn.storage import Ask, Operation, Row, ask
@@ -60,10 +59,12 @@ def choose_in_turn(
     return table.choice()
 
 
-def _shares_alone(asked: Ask) -> Operation[list[Row]]:
-    """List shares without their jobs, for an engine that does not return both together."""
-    rows = yield asked
-    return [(*row, None) for row in rows]
+def _with_jobs(both: Ask, alone: Ask) -> Operation[list[Row]]:
+    """List shares with their jobs; *alone*, where the engine does not return both together."""
+    rows: list[Row] | None = yield both
+    if rows is None:
+        rows = [(*row, None) for row in (yield alone)]
+    return rows
 
 
 def _shares_of(rows: Sequence[Row]) -> list[Share]:
@@ -117,7 +118,7 @@ class _Table:
         if rows is None:
             wanted = {**about(board), "limit": KEYS_AT_ONCE + 1, "wanted": self.left}
             alone = ask("open_shares", queue_id=board.queue_id, limit=KEYS_AT_ONCE + 1)
-            rows = yield Ask(LOOK, wanted, steps=partial(_shares_alone, alone))
+            rows = yield from _with_jobs(Ask(LOOK, wanted, is_optional=True), alone)
         age = self._policy.starvation_age_ms
         before = board.now - age if age else -1
         shares = _shares_of(rows)
@@ -255,7 +256,9 @@ class _Table:
         while (round := (yield from self._coming_round())) is not None:
             self._round = round
             self._ring = sorted(
-                key for key, lane in self._lanes.items() if lane.is_open and lane.credit(round) > 0
+                key
+                for key, lane in self._lanes.items()
+                if lane.is_open and lane.share.credit_in(round, lane.full) > 0
             )
             if round >= self._horizon:
                 self._look_from(self._last)
@@ -272,7 +275,7 @@ class _Table:
         round = self._round
         while turns := [turn for lane in opened if (turn := lane.share.turn) and turn > round]:
             round = min(turns)
-            ring = [lane.share.key for lane in opened if lane.credit(round) > 0]
+            ring = [lane.share.key for lane in opened if lane.share.credit_in(round, lane.full) > 0]
             if ring:
                 ring.sort()
                 self._round, self._ring = round, ring
@@ -335,7 +338,7 @@ class _Table:
         id, at, attempts, most, cost, body = head
         share, round = lane.share, self._round
         charged: int | None = None
-        refill, credit = 0, lane.credit(round)
+        refill, credit = 0, share.credit_in(round, lane.full)
         if self._costs:
             charged, refill = self._policy.charge_of(cost), lane.full
             credit -= charged
@@ -379,11 +382,12 @@ class _Table:
             "until": self._base if wrapped else LAST,
             "limit": size,
         }
-        rows: list[Row] = yield Ask(
+        both = Ask(
             "shares_in_turn_and_jobs",
             {**wanted, **about(self._board), "wanted": self.left},
-            steps=partial(_shares_alone, ask("shares_in_turn", **wanted)),
+            is_optional=True,
         )
+        rows = yield from _with_jobs(both, ask("shares_in_turn", **wanted))
         shares = _shares_of(rows)
         if len(shares) == size:
             self._frontier = (wrapped, shares[-1].key)
@@ -400,7 +404,7 @@ class _Table:
         lanes = [Lane(share, self._policy.full_credit(share.key)) for share in shares]
         for lane in lanes:
             self._lanes[lane.share.key] = lane
-            if lane.credit(self._round) > 0:
+            if lane.share.credit_in(self._round, lane.full) > 0:
                 insort(self._ring, lane.share.key)
         return lanes
 

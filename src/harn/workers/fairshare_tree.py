@@ -48,13 +48,6 @@ class _Child:
         self.full = full
         self.lane: Lane | None = Lane(node, full) if node.is_leaf else None
 
-    def credit(self, round: int) -> int:
-        """Return the credit left in *round*."""
-        node = self.node
-        if node.refill:
-            return node.accrued(round)
-        return node.credit if node.round == round else self.full
-
 
 class _Branch:
     """The children of one node that can be served, read in the order of their turns."""
@@ -106,7 +99,7 @@ class _Branch:
             return {} if first is None else {first.node.key: 1}
         cap, found = self._policy.max_concurrent_per_key, dict[str, int]()
         children = [self.children[key] for _, key in sorted(self._line)]
-        grants = [each.credit(each.node.turn or 0) for each in children]
+        grants = [each.node.credit_in(each.node.turn or 0, each.full) for each in children]
         room = [
             min(each.node.ready, cap - each.node.in_flight if cap else picks) for each in children
         ]
@@ -254,7 +247,7 @@ class _Tree:
         charged = policy.charge_of(cost) if policy.charge == "cost" else job_charges.MILLION
         turns = [child.node.turn or 0 for _, child in path]
         told = [
-            (turn, child.credit(turn) - charged, child.full)
+            (turn, child.node.credit_in(turn, child.full) - charged, child.full)
             for turn, (_, child) in zip(turns, path, strict=True)
         ]
         nodes = [child.node for _, child in path]

@@ -144,7 +144,7 @@ class UnknownFunctions:
         self._told: set[str] = set()
 
     async def look(self) -> None:
-        """Warn of functions that are new here."""
+        """Warn of functions that are new here. Cancelling leaves nothing behind."""
         look = partial(waiting_functions, self._queue.name, self._runner.needs | self._told)
         for name in await self._queue.store.run(look, write=False):
             self._told.add(function_need(name))

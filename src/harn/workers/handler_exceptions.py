@@ -1,10 +1,11 @@
-"""What a handler may raise to decide about its job: retry it later, release it, or bury it."""
+"""The exceptions by which a handler decides about its job: retry it later, release it, bury it."""
 
 from __future__ import annotations
 
 from harn.duration import Duration, to_ms, to_seconds, to_text
+from harn.error_text import message_of
 from harn.errors import InvalidOption
-from harn.workers.failures import Failure, failure_of, text_of
+from harn.workers.failures import Failure, failure_of
 
 
 class RetryLater(Exception):
@@ -39,7 +40,7 @@ class GiveBack(Exception):
 
     def __init__(self, delay: Duration | None = None) -> None:
         self.delay_ms: int = 0 if delay is None else to_ms(delay, "delay")
-        super().__init__("the handler gave the job back")
+        super().__init__("the handler released the job")
 
 
 class Bury(Exception):
@@ -61,15 +62,15 @@ class Bury(Exception):
         super().__init__(reason)
 
 
-def failure_behind(wish: RetryLater | Bury) -> Failure:
-    """Return the failure to record for an attempt that ended with *wish*."""
-    if wish.failure is not None:
-        return wish.failure
-    if isinstance(wish, Bury):
-        told = failure_of(wish)
-        return Failure(text_of(wish), told.type, told.message, told.traceback, wish)
-    context = None if wish.__suppress_context__ else wish.__context__
-    return failure_of(wish.__cause__ or context or wish)
+def failure_behind(raised: RetryLater | Bury) -> Failure:
+    """Return the failure to record for an attempt that ended with *raised*."""
+    if raised.failure is not None:
+        return raised.failure
+    if isinstance(raised, Bury):
+        told = failure_of(raised)
+        return Failure(message_of(raised), told.type, told.message, told.traceback, raised)
+    context = None if raised.__suppress_context__ else raised.__context__
+    return failure_of(raised.__cause__ or context or raised)
 
 
 def _text(delay: Duration) -> str:

@@ -4,21 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from harn.durable_work import StepRecord
 from harn.duration import Duration, to_ms
+from harn.error_text import message_of
 from harn.errors import ClaimLost, InvalidOption
-from harn.storage import encode
+from harn.storage import MAX_PAYLOAD, encode
 from harn.storage.queue import ClaimedJob, Settlement, SettlementResult, job_charges
 from harn.unsettled_sources import PartialHandoff, UnsettledSources
-from harn.workers.failures import Failure, failure_of, log_failure, text_of
-from harn.workers.records import MAX_RECORD, Job, check_cost, check_reason, check_ttl
+from harn.workers.failures import Failure, failure_of, log_failure
+from harn.workers.records import Job, check_cost, check_reason, check_ttl
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime
     from harn.workers.queue import WorkerQueue
+
+
+SEAMS = {
+    "acking": "the settlement that acks",
+    "as_handoff": "the job as `unsettled_state` lists it",
+    "asking": "the settlement of any other action",
+    "claimed_at_ms": "when it was made, by the store's clock",
+    "consumer_id": "the consumer that made it",
+    "failing": "the settlement that fails",
+    "record_step": "records a step of the job under it",
+    "ttl_ms": "how long it lives without a renewal",
+}
+"""Attributes of a `Claim` that consumers use, and what each is for."""
 
 
 class Claim:
@@ -180,6 +194,9 @@ class Claim:
             age_ms=max(0, now_ms - self.job.enqueued_at_ms),
         )
 
+    def __dir__(self) -> Iterable[str]:
+        return [name for name in super().__dir__() if name not in SEAMS]
+
     def __repr__(self) -> str:
         return f"<Claim {self.job.queue}/{self.job.id} attempt {self.attempt}>"
 
@@ -208,9 +225,9 @@ def encode_outcome(outcome: Any) -> tuple[bytes, bool]:
     if outcome is None:
         return b"null", False
     try:
-        return encode("outcome", outcome, MAX_RECORD), False
+        return encode("outcome", outcome, MAX_PAYLOAD), False
     except InvalidOption:
-        return encode("outcome", text_of(outcome), MAX_RECORD), True
+        return encode("outcome", message_of(outcome), MAX_PAYLOAD), True
 
 
 def lost(job: Job, result: SettlementResult) -> ClaimLost:

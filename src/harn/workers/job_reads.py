@@ -32,7 +32,8 @@ class JobReads:
     async def id_of(self, queue: str, key: int | str) -> int | None:
         """Return the id of a job; None if *key* is a ticket that is not committed here.
 
-        A job that waits in the outbox is moved into its queue.
+        A job that waits in the outbox is moved into its queue. Cancelling may leave it there or in
+        the queue.
         """
         if isinstance(key, int):
             return key
@@ -44,7 +45,10 @@ class JobReads:
             await self._store.run(partial(work_on, queue, work, self._runtime.ids.new))
 
     async def state(self, queue: str, key: int | str) -> JobState | None:
-        """Return the state of a job, by its id or ticket, now; None if there is no such job."""
+        """Return the state of a job, by its id or ticket, now; None if there is no such job.
+
+        Cancelling leaves nothing behind.
+        """
         id = key if isinstance(key, int) else await self.id_of(queue, key)
         if id is None:
             return None
@@ -52,7 +56,10 @@ class JobReads:
         return job_state(queue, found[0]) if found else None
 
     async def state_together(self, queue: str, id: int) -> JobState | None:
-        """Return the state of a job, read with those that other callers ask for at this moment."""
+        """Return the state of a job, read with those that other callers ask for at this moment.
+
+        Cancelling leaves nothing behind; the others get their answers.
+        """
         asked: asyncio.Future[job_states.StoredJob | None] = self._runtime.loop.create_future()
         if queue not in self._reads:
             self._reads[queue] = {}

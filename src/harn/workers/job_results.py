@@ -74,11 +74,17 @@ class JobResults:
             self._stop_watching_if_idle(awaited)
 
     async def read(self, queue: str, id: int) -> JobState | None:
-        """Read a job whose outcome did not come with its end; callers that meet share a read."""
+        """Read a job whose outcome did not come with its end; callers that meet share a read.
+
+        Cancelling leaves nothing behind.
+        """
         return await self._reads.state_together(queue, id)
 
     async def committed(self, queue: str, ticket: str) -> int:
-        """Wait for the commit of the transaction that enqueued a job; return the job's id."""
+        """Wait for the commit of the transaction that enqueued a job; return the job's id.
+
+        Cancelling leaves nothing behind.
+        """
         topic = queue_topics(queue).jobs
         mark = self._store.growth(topic)
         while (id := await self._reads.id_of(queue, ticket)) is None:

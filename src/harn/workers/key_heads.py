@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -48,13 +47,6 @@ class Lane:
         self.only: int | None = None
         """The priority of all its jobs, if they have one and were read."""
         self.served: int = 0
-
-    def credit(self, round: int) -> int:
-        """Return the credit left in *round*."""
-        share = self.share
-        if share.refill:
-            return share.accrued(round)
-        return share.credit if share.round == round else self.full
 
     def loaded(self, depth: int) -> None:
         """Note that the first *depth* jobs of each priority have been read."""
@@ -114,7 +106,7 @@ class Lane:
 def read_heads(board: Board, lanes: Sequence[Lane], depth: int) -> Operation[None]:
     """Read the first *depth* jobs of each priority of *lanes*."""
     by_key = {lane.share.key: lane for lane in lanes}
-    rows: list[Row] = yield Ask(
+    rows: list[Row] | None = yield Ask(
         "ready_heads",
         {
             "queue_id": board.queue_id,
@@ -122,8 +114,10 @@ def read_heads(board: Board, lanes: Sequence[Lane], depth: int) -> Operation[Non
             "depth": depth,
             "keys": msgspec.json.encode([*by_key]).decode(),
         },
-        steps=partial(_heads_by_key, board, [*by_key], depth),
+        is_optional=True,
     )
+    if rows is None:
+        rows = yield from _heads_by_key(board, [*by_key], depth)
     for row in rows:
         by_key[row[0]].heads[row[1]].append(row[2:])
     for lane in lanes:

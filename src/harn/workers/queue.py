@@ -74,6 +74,19 @@ TICKET = "ticket_"
 """How a ticket begins."""
 
 
+SEAMS = {
+    "claiming": "a claim by this queue's policy, for an operation",
+    "claims_by_hand": "the claims of `claim_next` and `claim_many`",
+    "counts": "the queue in full, for those that show it",
+    "open": "reads a claimed job",
+    "operations": "its enqueues, settlements and claims",
+    "runtime": "the runtime that it belongs to",
+    "store": "the store that keeps it",
+    "topics": "the names of its topics",
+}
+"""Attributes of a `WorkerQueue` that the rooms of harn use, and what each is for."""
+
+
 class WorkerQueue:
     """A named queue in the current runtime's store; made by `worker_queue`.
 
@@ -282,9 +295,8 @@ class WorkerQueue:
         """
         self.runtime.check_here()
         check_consumer(consumer_id)
-        _check_number(n)
         ttl_ms = check_ttl(ttl)
-        asked = self.operations.claim_now(lambda: self.claiming(consumer_id, n, ttl_ms))
+        asked = self.operations.claim_now(self.claiming(consumer_id, n, ttl_ms))
         try:
             claimed = await asked
         except asyncio.CancelledError:
@@ -292,10 +304,12 @@ class WorkerQueue:
             if asked.done() and not asked.cancelled() and asked.exception() is None:
                 self.operations.release(asked.result())
             raise
-        claims = [self.open(one, consumer_id, ttl_ms) for one in claimed.jobs]
-        held = [claim for claim in claims if claim is not None]
-        for claim in held:
-            self.claims_by_hand.add(claim)
+        held: list[Claim] = []
+        for one in claimed.jobs:
+            claim = self.open(one, consumer_id, ttl_ms)
+            if claim is not None:
+                held.append(claim)
+                self.claims_by_hand.add(claim)
         return held
 
     def claiming(
@@ -307,7 +321,7 @@ class WorkerQueue:
         lease: str | None = None,
     ) -> Claiming:
         """Describe a claim by this queue's policy."""
-        _check_number(n)
+        whole_number("n", n, least=1, most=MOST_AT_ONCE)
         return Claiming(
             consumer=consumer_id,
             claim_ids=tuple(self.runtime.ids.uuid7s(n)),
@@ -477,6 +491,9 @@ class WorkerQueue:
                 return total
             after = next_after
 
+    def __dir__(self) -> Iterable[str]:
+        return [name for name in super().__dir__() if name not in SEAMS]
+
     def __repr__(self) -> str:
         return f"<WorkerQueue {self.name!r} {self.policy.strategy}>"
 
@@ -523,7 +540,3 @@ def _job_id(id: object) -> int | None:
 def _copied(headers: Mapping[str, Any]) -> dict[str, Any]:
     """Return *headers* as they are now; `draft_job` refuses what is no mapping."""
     return dict(headers) if isinstance(headers, Mapping) else headers
-
-
-def _check_number(n: object) -> None:
-    whole_number("n", n, least=1, most=MOST_AT_ONCE)

@@ -93,9 +93,9 @@ class QueueOperations:
         """
         return self._batcher.ask(wanted)
 
-    def claim_now(self, wanted: Wanted) -> asyncio.Future[Claimed]:
-        """Do the same for a caller that is likely to be alone."""
-        return self._ask_now(wanted)
+    def claim_now(self, claiming: Claiming) -> asyncio.Future[Claimed]:
+        """Ask for jobs, for a caller that is likely to be alone."""
+        return self._ask_now(claiming)
 
     def _start(self, batch: list[Entry[Any]], landing: Landing) -> bool:
         jobs: list[JobDraft] = []
@@ -108,6 +108,8 @@ class QueueOperations:
                 settlements.append(item)
             elif kind is JobDraft:
                 jobs.append(item)
+            elif kind is Claiming:
+                claimings.append(item)
             elif not callable(item):
                 jobs.extend(item)
             else:
@@ -177,7 +179,7 @@ def _weigh(item: Any) -> tuple[int, int]:
         return 1, 0 if item.step is None else len(item.step.result)
     if kind is JobDraft:
         return 1, len(item.payload)
-    if callable(item):
+    if kind is Claiming or callable(item):
         return 1, 0
     return len(item), sum([len(job.payload) for job in item])
 

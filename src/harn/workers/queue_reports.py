@@ -9,7 +9,7 @@ import msgspec
 
 from harn.records import Record, fields_of
 from harn.storage import Store
-from harn.storage.queue import QueueCounts, count_queue, wake_queue
+from harn.storage.queue import QueueCounts, count_queue, end_due_in
 from harn.telemetry.html import html_fields
 from harn.workers.enqueue_on import enter_committed
 
@@ -90,7 +90,7 @@ async def count_in_full(runtime: Runtime, queue: str) -> QueueCounts | None:
 
 async def end_expired(runtime: Runtime, queue: str) -> None:
     """End the claims on *queue* that have expired, until none is left."""
-    while await runtime.service(Store).run(partial(wake_queue, queue, runtime.ids.new)):
+    while await runtime.service(Store).run(partial(end_due_in, queue, runtime.ids.new)):
         pass
 
 

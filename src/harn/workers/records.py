@@ -14,16 +14,16 @@ from harn.errors import InvalidOption, did_you_mean
 from harn.naming import has_controls
 from harn.option_checks import is_number, whole_number
 from harn.records import SparseRecord
-from harn.storage import encode, encode_headers
+from harn.storage import MAX_PAYLOAD, encode, encode_headers
 from harn.storage.queue import PRIORITIES, JobDraft, job_charges
 from harn.telemetry.spans import trace_headers, tracing
 
 Priority = Literal["high", "normal", "low"]
 
 MAX_NAME = 256
-MAX_RECORD = 10 * 1024 * 1024
 LONGEST_TTL_MS = 365 * 86_400_000
 USUAL_COST = 1
+USUAL_ATTEMPTS = 5
 
 
 class Job(SparseRecord, msgspec.Struct, frozen=True):
@@ -63,7 +63,7 @@ class NewJob(msgspec.Struct, frozen=True):
     headers: dict[str, Any] | None = None
     dedupe_key: str | None = None
     not_before: datetime | Duration | None = None
-    max_attempts: int = 5
+    max_attempts: int = USUAL_ATTEMPTS
     cost: float = USUAL_COST
     binding_version: int | None = None
     replay_of_event_id: str | None = None
@@ -112,12 +112,14 @@ def draft_job(queue: str, item: Any, *, is_exact: bool = False) -> JobDraft:
     if job.priority not in PRIORITIES:
         near = did_you_mean(job.priority, PRIORITIES) if isinstance(job.priority, str) else ""
         raise InvalidOption("priority", job.priority, f"high, normal or low{near}")
-    most = job.max_attempts
-    accepts = "a whole number; 0 means forever"
-    whole_number("max_attempts", most, least=0, most=(1 << 31) - 1, wanted=accepts)
+    if job.max_attempts is not USUAL_ATTEMPTS:  # by identity: `5.0` is equal to it
+        accepts = "a whole number; 0 means forever"
+        whole_number("max_attempts", job.max_attempts, least=0, most=(1 << 31) - 1, wanted=accepts)
     not_before_ms, delay_ms = _when(job.not_before)
+    cost = None
     if job.cost is not USUAL_COST:  # `True` and `Decimal(1)` are equal to it
         check_cost(job.cost)
+        cost = job_charges.stored_cost(job.cost)
     if job.headers is not None:
         encode_headers(job.headers)
     record = _Record(
@@ -125,10 +127,10 @@ def draft_job(queue: str, item: Any, *, is_exact: bool = False) -> JobDraft:
         trigger_id=job.trigger_id,
         binding_key=job.binding_key,
         binding_version=job.binding_version,
-        event=msgspec.Raw(encode("payload", job.payload, MAX_RECORD, is_exact=is_exact)),
+        event=msgspec.Raw(encode("payload", job.payload, MAX_PAYLOAD, is_exact=is_exact)),
         replay_of_event_id=job.replay_of_event_id,
         priority=job.priority,
-        max_attempts=most,
+        max_attempts=job.max_attempts,
         tenant_id=job.tenant_id,
         dedupe_key=job.dedupe_key,
         not_before_ms=not_before_ms,
@@ -138,8 +140,8 @@ def draft_job(queue: str, item: Any, *, is_exact: bool = False) -> JobDraft:
         cost=job.cost,
     )
     body = msgspec.json.encode(record)
-    if len(body) > MAX_RECORD:
-        raise InvalidOption("payload", f"{len(body):,} bytes", f"at most {MAX_RECORD:,} bytes")
+    if len(body) > MAX_PAYLOAD:
+        raise InvalidOption("payload", f"{len(body):,} bytes", f"at most {MAX_PAYLOAD:,} bytes")
     return JobDraft(
         body,
         _headers(queue, job),
@@ -148,11 +150,11 @@ def draft_job(queue: str, item: Any, *, is_exact: bool = False) -> JobDraft:
         job.binding_key,
         job.trigger_id,
         job.dedupe_key,
-        most,
+        job.max_attempts,
         not_before_ms,
         delay_ms,
         job.function,
-        cost=job_charges.stored_cost(job.cost),
+        cost=cost,
     )
 
 

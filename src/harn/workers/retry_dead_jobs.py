@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from harn.clock import iso
-from harn.storage import Operation, ask, draft
+from harn.storage import Operation, ask
 from harn.storage.log import read
 from harn.storage.queue import job_control
-from harn.storage.triggers import change_letter, dead_letter
+from harn.storage.triggers import change_letter, dead_letter, letter_draft
 from harn.topics import TRIGGER_DLQ
 
 
@@ -24,7 +24,7 @@ def retry_and_close_letter(
         [(now,)] = yield ask("now")
         for event in events:
             closed = _closed(event.payload, iso(now))
-            yield from change_letter(letter.id, "pending", draft(TRIGGER_DLQ, "dlq_entry", closed))
+            yield from change_letter(letter.id, "pending", letter_draft(closed))
     return changed
 
 

@@ -121,7 +121,10 @@ class RunningJob:
         return self.used_tokens or None
 
     async def recorded_steps(self) -> list[StepRecord]:
-        """Return the steps that earlier attempts at the job recorded."""
+        """Return the steps that earlier attempts at the job recorded.
+
+        Cancelling leaves nothing behind.
+        """
         job = self.claim.job
         return await self.consumer.queue.store.run(
             partial(job_states.read_steps, job.queue, job.id), write=False

@@ -12,7 +12,7 @@ from typing import Protocol
 from harn.option_checks import whole_number
 
 
-class Waiter(Protocol):
+class SlotWaiter(Protocol):
     """A consumer that waits for a slot."""
 
     def slot_is_free(self) -> None:
@@ -26,9 +26,9 @@ class SharedSlots:
         whole_number("concurrency", limit, least=1)
         self.limit = limit
         self._taken = 0
-        self._waiting: dict[Waiter, None] = {}
+        self._waiting: dict[SlotWaiter, None] = {}
 
-    def free_for(self, consumer: Waiter) -> int:
+    def free_for(self, consumer: SlotWaiter) -> int:
         """Return how many slots *consumer* may take now; waiters ahead of it come first."""
         ahead = 0
         for other in self._waiting:
@@ -37,7 +37,7 @@ class SharedSlots:
             ahead += 1
         return max(0, self.limit - self._taken - ahead)
 
-    def take(self, consumer: Waiter, most: int) -> int:
+    def take(self, consumer: SlotWaiter, most: int) -> int:
         """Take up to *most* slots; a consumer that gets none waits in line from now on."""
         got = min(self.free_for(consumer), most)
         if got:
@@ -47,18 +47,18 @@ class SharedSlots:
             self._waiting.setdefault(consumer)
         return got
 
-    def release(self, consumer: Waiter, slots: int) -> None:
+    def release(self, consumer: SlotWaiter, slots: int) -> None:
         """Release *slots* and wake the consumers that wait, but not *consumer* itself."""
         self._taken -= slots
         self._tell(consumer)
 
-    def leave(self, consumer: Waiter) -> None:
+    def leave(self, consumer: SlotWaiter) -> None:
         """Stop waiting for a slot."""
         if consumer in self._waiting:
             del self._waiting[consumer]
             self._tell(consumer)
 
-    def _tell(self, but: Waiter) -> None:
+    def _tell(self, but: SlotWaiter) -> None:
         for other in list(self._waiting):
             if self._taken >= self.limit:
                 return

@@ -50,7 +50,7 @@ def read_goal(text: str, policy: SchedulerPolicy, recorded: Side) -> Goal:
     if found is None:
         raise InvalidOption("--goal", text, FORM)
     measure, dimension, key, sign, limit = found.groups()
-    measure = "max" if measure == "worst" else measure
+    measure = "max" if measure == "worst" else measure  # as the table of the command heads it
     if measure not in MEASURES:
         raise InvalidOption("--goal", text, f"{FORM}{did_you_mean(measure, MEASURES)}")
     if dimension not in (None, "key", policy.fairness_key):

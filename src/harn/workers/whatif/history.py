@@ -36,7 +36,7 @@ class Attempt(msgspec.Struct, array_like=True):
     is_released: bool = False
 
 
-class History:
+class QueueHistory:
     """Jobs are numbered in the order in which they entered; `step_job` and others use numbers."""
 
     def __init__(self) -> None:

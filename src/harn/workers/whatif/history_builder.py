@@ -33,8 +33,8 @@ from harn.workers.whatif.history import (
     UNPARK,
     WAKE,
     Attempt,
-    History,
     Origin,
+    QueueHistory,
 )
 
 KINDS = {
@@ -104,7 +104,7 @@ class HistoryBuilder:
     """Adds rows of the log to a history: first the jobs', then the claims' of the same offsets."""
 
     def __init__(self) -> None:
-        self.history: History = History()
+        self.history: QueueHistory = QueueHistory()
         self.damaged: int = 0
         self._origins: dict[Origin, int] = {}
         self._consumers: dict[str, int] = {}

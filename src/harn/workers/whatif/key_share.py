@@ -108,7 +108,11 @@ class KeyShare:
 
     def accrued(self, round: int) -> int:
         """Return its credit in *round*; no round pays while it has no turn: `accrued`."""
-        return self.credit if self.turn is None else Share(*self.row()).accrued(round)
+        return self.credit if self.turn is None else self.as_share().accrued(round)
+
+    def as_share(self) -> Share:
+        """Return it as the scheduler sees it."""
+        return Share(*self.row())
 
     def turn_after(self, round: int, debt: int) -> int:
         """Return the round in which a key without credit is served, after *round*."""

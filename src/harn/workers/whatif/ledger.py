@@ -52,8 +52,8 @@ class Account:
         self.busy_since: float | None = None
 
 
-class Ledger:
-    """The accounts of all keys; the tables tell it what happens (`tables.Watcher`)."""
+class KeyLedger:
+    """The accounts of all keys; the tables tell it what happens (`queue_tables.Watcher`)."""
 
     def __init__(
         self, policy: SchedulerPolicy, busy: Iterable[str], charge_of: Callable[[int], float]

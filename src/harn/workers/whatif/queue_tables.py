@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-from harn.storage.queue import Choice, Choose
+from harn.storage.queue import Choice, Choose, Share
 from harn.workers.job_choice import chooser
 from harn.workers.scheduler_policy import SchedulerPolicy
 from harn.workers.whatif.key_share import ByPriority, KeyShare, by_priority
@@ -22,7 +22,7 @@ NONE = -1
 
 
 class Watcher(Protocol):
-    """Is told when a key gets or loses its ready jobs, and what is claimed."""
+    """Receives a call when a key gets or loses its ready jobs, and when a job is claimed."""
 
     def busy(self, key: str) -> None:
         """A key without ready jobs gets one."""
@@ -210,21 +210,15 @@ class QueueTables:
         self.round = path[0][0]
 
     def hold(self, job: int, round: int, credit: Any, promoted: bool, refill: int = 0) -> None:
-        """Claim a job as a record of the log tells: what `Share.serve` does."""
+        """Claim a job as a record of the log tells, by the rule of `Share.serve`."""
         share = self.share_of(job)
+        served = share.as_share()
         self._serve(share, job)
         if self.is_fifo:
             self._shift(share, -1, 1)
             return
-        share.round, share.credit, share.refill = round, int(credit), refill
-        if share.ready <= 0:
-            share.credit = min(0, share.credit)
-            self.open.turn(share, None)
-        elif self._is_capped(share):
-            self.open.turn(share, None)
-        else:
-            later = share.turn_after(round, min(0, share.credit))
-            self.open.turn(share, round if credit > 0 else later)
+        served.serve(round, int(credit), self.cap, refill)
+        self._leave_as(share, served)
         self.round, self.last_key, self.promoted = round, share.key, promoted
 
     def carry_out(self, choice: Choice) -> None:
@@ -235,12 +229,15 @@ class QueueTables:
         if self.tree is not None:
             self.tree.put(choice.nodes)
         for served in choice.shares:
-            share = self.shares[served.key]
-            share.round, share.credit, share.refill = served.round, served.credit, served.refill
-            self.open.turn(share, served.turn)
+            self._leave_as(self.shares[served.key], served)
         if not self.is_fifo:
             self.round, self.last_key = choice.round, choice.last_key
             self.promoted = choice.promoted
+
+    def _leave_as(self, share: KeyShare, served: Share) -> None:
+        """Give *share* the turn and credit that a claim has left."""
+        share.round, share.credit, share.refill = served.round, served.credit, served.refill
+        self.open.turn(share, served.turn)
 
     def hold_again(self, job: int) -> None:
         """Hold a ready job whose claim had expired and is renewed."""

@@ -10,7 +10,7 @@ from harn.errors import HarnError
 from harn.storage import Rows, Store
 from harn.storage.log import list_topics, oldest_kept, records
 from harn.topics import queue_topics
-from harn.workers.whatif.history import History
+from harn.workers.whatif.history import QueueHistory
 from harn.workers.whatif.history_builder import HistoryBuilder
 
 PAGE = 5000
@@ -47,7 +47,7 @@ class _Topic:
 
 async def read_history(
     store: Store, queue: str, since: int | None, progress: Callable[[int], None] | None = None
-) -> History:
+) -> QueueHistory:
     """Read the jobs and claims of *queue*; raise if they cannot tell of the time after *since*.
 
     The steps before *since* are read too: they lead to the state of the queue at that time.
@@ -76,7 +76,7 @@ async def read_history(
     return builder.history
 
 
-def _check(queue: str, history: History, first: int, since: int | None) -> None:
+def _check(queue: str, history: QueueHistory, first: int, since: int | None) -> None:
     """Raise unless the history has claims after *since*, and begins before it."""
     if not history.jobs:
         gone = "; its records were trimmed" if first > 1 else ""

@@ -11,9 +11,9 @@ import msgspec
 from harn.storage.queue import shown_key
 from harn.workers.scheduler_policy import SchedulerPolicy
 from harn.workers.whatif.fleet import RecordedConsumer, fleet_of, recorded_fleet
-from harn.workers.whatif.history import CLAIM, History
-from harn.workers.whatif.ledger import PERCENTILES, Ledger, percentile
-from harn.workers.whatif.simulation import Simulation
+from harn.workers.whatif.history import CLAIM, QueueHistory
+from harn.workers.whatif.ledger import PERCENTILES, KeyLedger, percentile
+from harn.workers.whatif.simulation import PolicySimulation
 from harn.workers.whatif.walk import PARKED, READY, Progress, Walk
 
 
@@ -60,7 +60,7 @@ class Recorded(msgspec.Struct):
     consumers: list[RecordedConsumer]
 
 
-def examine(history: History, since: int, progress: Progress | None = None) -> Recorded:
+def examine(history: QueueHistory, since: int, progress: Progress | None = None) -> Recorded:
     """Add up what happened from the time *since* on."""
     walk = Walk(history)
     walk.until(history.first_step(since))
@@ -74,7 +74,9 @@ def examine(history: History, since: int, progress: Progress | None = None) -> R
     return Recorded(side, alive)
 
 
-def check_picks(history: History, since: int, progress: Progress | None = None) -> tuple[int, int]:
+def check_picks(
+    history: QueueHistory, since: int, progress: Progress | None = None
+) -> tuple[int, int]:
     """Return how many picks the log has, and how many the scheduler would make again."""
     walk = Walk(history)
     walk.until(history.first_step(since))
@@ -83,7 +85,7 @@ def check_picks(history: History, since: int, progress: Progress | None = None) 
 
 
 def simulate_policy(
-    history: History,
+    history: QueueHistory,
     since: int,
     policy: SchedulerPolicy,
     recorded: Sequence[RecordedConsumer],
@@ -94,7 +96,7 @@ def simulate_policy(
     walk = Walk(history)
     walk.until(history.first_step(since))
     fleet = recorded_fleet(recorded) if consumers is None else fleet_of(consumers, recorded)
-    simulation = Simulation(walk, policy, fleet)
+    simulation = PolicySimulation(walk, policy, fleet)
     ledger = simulation.run(progress)
     walk.now = max(walk.now, history.step_at[-1])
     _count_waiting(walk, ledger)
@@ -104,7 +106,7 @@ def simulate_policy(
     return Side(policy, len(fleet), slots, keys, len(simulation.picks), agree)
 
 
-def _recorded_picks(history: History, since: int) -> list[int]:
+def _recorded_picks(history: QueueHistory, since: int) -> list[int]:
     """Return the claimed jobs in their order."""
     steps = range(history.first_step(since), history.steps)
     return [history.step_job[place] for place in steps if history.step_kind[place] == CLAIM]
@@ -119,14 +121,14 @@ def _waiting(walk: Walk) -> dict[str, list[int]]:
     return found
 
 
-def _count_waiting(walk: Walk, ledger: Ledger) -> None:
+def _count_waiting(walk: Walk, ledger: KeyLedger) -> None:
     ledger.close()
     for key, jobs in _waiting(walk).items():
         for job in jobs:
             ledger.wait(key, walk.now - walk.history.due[job])
 
 
-def _keys(ledger: Ledger, waiting: dict[str, list[int]]) -> dict[str, KeyReport]:
+def _keys(ledger: KeyLedger, waiting: dict[str, list[int]]) -> dict[str, KeyReport]:
     served = sum(each.served for each in ledger.accounts.values())
     reports: dict[str, KeyReport] = {}
     for key, account in sorted(ledger.accounts.items()):

@@ -30,7 +30,7 @@ Evaluate = Callable[[SchedulerPolicy, int | None], Side]
 """Simulates a policy with so many consumers; None for those of the log."""
 
 
-class Change(msgspec.Struct, frozen=True):
+class PolicyChange(msgspec.Struct, frozen=True):
     """What to change: fields of the policy by their names, and the number of consumers."""
 
     settings: dict[str, object] = {}
@@ -55,10 +55,10 @@ class Change(msgspec.Struct, frozen=True):
 FLAGS = {"strategy": "strategy", "weights": "weights", "max_concurrent_per_key": "cap"}
 
 
-class Found(msgspec.Struct):
+class SearchResult(msgspec.Struct):
     """The end of a search: the change that was found, and what it gives."""
 
-    change: Change
+    change: PolicyChange
     side: Side
     is_reached: bool
     tried: int
@@ -89,21 +89,21 @@ class _Search:
         progress: Callable[[int, str], None] | None,
     ) -> None:
         self.tried = 0
-        self.nearest: Found | None = None
+        self.nearest: SearchResult | None = None
         self._goal = goal
         self._base = base
         self._evaluate = evaluate
         self._tries = tries
         self._progress = progress
 
-    def note(self, change: Change, side: Side) -> Found:
+    def note(self, change: PolicyChange, side: Side) -> SearchResult:
         """Keep what *change* gives, if it comes nearer than the others."""
-        found = Found(change, side, self._goal.is_reached(side), self.tried)
+        found = SearchResult(change, side, self._goal.is_reached(side), self.tried)
         if self.nearest is None or self._goal.value(side) < self._goal.value(self.nearest.side):
             self.nearest = found
         return found
 
-    def attempt(self, change: Change) -> Found:
+    def attempt(self, change: PolicyChange) -> SearchResult:
         """Simulate *change*."""
         if self.tried >= self._tries:
             raise _OutOfTries
@@ -113,8 +113,8 @@ class _Search:
         return self.note(change, self._evaluate(change.policy(self._base), change.consumers))
 
     def smallest(
-        self, now: int, values: Sequence[int], make: Callable[[int], Change]
-    ) -> Found | None:
+        self, now: int, values: Sequence[int], make: Callable[[int], PolicyChange]
+    ) -> SearchResult | None:
         """Return the first of *values* that reaches the goal, or one nearer to *now* that does."""
         missed = now
         for value in values:
@@ -125,8 +125,8 @@ class _Search:
         return None
 
     def _between(
-        self, missed: int, value: int, found: Found, make: Callable[[int], Change]
-    ) -> Found:
+        self, missed: int, value: int, found: SearchResult, make: Callable[[int], PolicyChange]
+    ) -> SearchResult:
         while abs(value - missed) > 1 and self.tried < self._tries:
             middle = (value + missed) // 2
             other = self.attempt(make(middle))
@@ -145,13 +145,13 @@ def search(
     evaluate: Evaluate,
     tries: int = MOST_TRIES,
     progress: Callable[[int, str], None] | None = None,
-) -> Found:
+) -> SearchResult:
     """Return the smallest change that reaches *goal*, or the one that comes nearest.
 
     *start* is what *base* with *consumers* gives.
     """
     looking = _Search(goal, base, evaluate, tries, progress)
-    found: Found | None = looking.note(Change(consumers=consumers), start)
+    found: SearchResult | None = looking.note(PolicyChange(consumers=consumers), start)
     assert found is not None
     if not found.is_reached:
         try:
@@ -167,10 +167,10 @@ def search(
 
 def _by_settings(
     looking: _Search, goal: Goal, base: SchedulerPolicy, start: Side, consumers: int | None
-) -> Found | None:
+) -> SearchResult | None:
     """Return the smaller of the changes of one setting that reach the goal; else of two."""
     fair: dict[str, object] = {} if base.strategy == "drr" else {"strategy": "drr"}
-    if fair and (found := looking.attempt(Change(fair, consumers))).is_reached:
+    if fair and (found := looking.attempt(PolicyChange(fair, consumers))).is_reached:
         return found
     slots = base.max_concurrent_per_key or start.slots
     caps = sorted({each for each in (slots // 2, slots // 4) if each}, reverse=True)
@@ -178,7 +178,7 @@ def _by_settings(
     def capped(value: int) -> dict[str, object]:
         return {"max_concurrent_per_key": value}
 
-    by_weight: Found | None = None
+    by_weight: SearchResult | None = None
     for path in _paths(goal.key, base):
         weight = base.weight(path)
         make = partial(_weighted, base, fair, path, consumers)
@@ -186,7 +186,7 @@ def _by_settings(
         if by_weight is not None:
             break
     by_cap = looking.smallest(
-        slots, caps, lambda value: Change({**fair, **capped(value)}, consumers)
+        slots, caps, lambda value: PolicyChange({**fair, **capped(value)}, consumers)
     )
     if by_weight is not None and by_cap is not None:
         factor = by_weight.change.policy(base).weight(path) / weight
@@ -197,7 +197,7 @@ def _by_settings(
     for path in _paths(goal.key, base):
         heaviest = _weighted(base, fair, path, consumers, base.weight(path) * FACTORS[-1])
         for value in caps:
-            change = Change({**heaviest.settings, **capped(value)}, consumers)
+            change = PolicyChange({**heaviest.settings, **capped(value)}, consumers)
             if (found := looking.attempt(change)).is_reached:
                 return found
     return None
@@ -215,19 +215,21 @@ def _paths(key: str | None, base: SchedulerPolicy) -> list[str]:
 
 def _weighted(
     base: SchedulerPolicy, fair: dict[str, object], path: str, consumers: int | None, weight: int
-) -> Change:
-    return Change({**fair, "weights": {**base.weights, path: weight}}, consumers)
+) -> PolicyChange:
+    return PolicyChange({**fair, "weights": {**base.weights, path: weight}}, consumers)
 
 
-def _by_consumers(looking: _Search, start: Side) -> Found | None:
+def _by_consumers(looking: _Search, start: Side) -> SearchResult | None:
     """Return the fewest more consumers that reach the goal, alone or with the best settings."""
     more = [start.consumers * factor for factor in (2, 4, 8)]
     assert looking.nearest is not None
     settings = looking.nearest.change.settings
-    alone = looking.smallest(start.consumers, more, lambda number: Change({}, number))
+    alone = looking.smallest(start.consumers, more, lambda number: PolicyChange({}, number))
     if not settings:
         return alone
     limit = alone.change.consumers if alone is not None else None
     fewer = [number for number in more if limit is None or number <= limit]
-    together = looking.smallest(start.consumers, fewer, lambda number: Change(settings, number))
+    together = looking.smallest(
+        start.consumers, fewer, lambda number: PolicyChange(settings, number)
+    )
     return together or alone

@@ -25,10 +25,10 @@ from harn.workers.whatif.history import (
     RESUME,
     UNKNOWN,
     Attempt,
-    History,
     Keys,
+    QueueHistory,
 )
-from harn.workers.whatif.ledger import Ledger
+from harn.workers.whatif.ledger import KeyLedger
 from harn.workers.whatif.scheduler_answers import choose
 from harn.workers.whatif.walk import (
     CLAIMED,
@@ -54,7 +54,7 @@ def _keys_of(policy: SchedulerPolicy) -> Keys:
     return policy.fairness_key, cap, policy.charge, policy.hierarchy or ""
 
 
-class Simulation:
+class PolicySimulation:
     """Carries a walk on from where it stands, without the rest of its claims."""
 
     def __init__(
@@ -63,7 +63,7 @@ class Simulation:
         self.walk = walk
         self.picks: array[int] = array("l")
         """The claimed jobs, in their order."""
-        self._history: History = walk.history
+        self._history: QueueHistory = walk.history
         self._fleet = fleet
         self._present: list[SimulatedConsumer] = []
         self._free = 0
@@ -76,10 +76,10 @@ class Simulation:
         self._arrivals: list[int] = []
         walk.adopt(policy)
         walk.adopt_keys(_keys_of(policy))
-        self._ledger: Ledger = walk.watch()
+        self._ledger: KeyLedger = walk.watch()
         self._plan()
 
-    def run(self, progress: Progress | None = None) -> Ledger:
+    def run(self, progress: Progress | None = None) -> KeyLedger:
         """Serve all jobs; return what each key got."""
         arrivals, entered, heap, told = self._arrivals, self._history.entered, self._heap, 0
         place, last = 0, len(arrivals)

@@ -32,10 +32,10 @@ from harn.workers.whatif.history import (
     UNKNOWN,
     UNPARK,
     WAKE,
-    History,
     Keys,
+    QueueHistory,
 )
-from harn.workers.whatif.ledger import Ledger
+from harn.workers.whatif.ledger import KeyLedger
 from harn.workers.whatif.queue_tables import QueueTables
 from harn.workers.whatif.scheduler_answers import choose
 
@@ -49,7 +49,7 @@ Progress = Callable[[int], None]
 class Walk:
     """A queue as the log shows it after some of its steps."""
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: QueueHistory) -> None:
         self.history = history
         self.place: int = 0
         self.now: int = history.step_at[0] if history.steps else 0
@@ -64,7 +64,7 @@ class Walk:
         self.consumers: dict[int, RecordedConsumer] = {}
         self.picks: int = 0
         self.agree: int = 0
-        self.ledger: Ledger | None = None
+        self.ledger: KeyLedger | None = None
         self._keys: list[str] = []
         self.tables: QueueTables = QueueTables(
             *(history.entered, history.priority, self.key_of, self.policy, self.cost_of),
@@ -89,22 +89,20 @@ class Walk:
         return self.policy.charge_of(real) / job_charges.MILLION
 
     def cost_of(self, job: int) -> int | None:
+        """Return what *job* was expected to cost, as its row has it."""
         return job_charges.stored_cost(self.history.cost[job])
 
-    def watch(self) -> Ledger:
+    def watch(self) -> KeyLedger:
         """Begin to keep a ledger, here."""
         busy = [key for key, share in self.tables.shares.items() if share.ready > 0]
-        self.ledger = self.tables.watcher = Ledger(self.policy, busy, self.charge_of)
+        self.ledger = self.tables.watcher = KeyLedger(self.policy, busy, self.charge_of)
         return self.ledger
 
     def until(self, end: int, *, check: bool = False, progress: Progress | None = None) -> None:
         """Take every step before the place *end*."""
         history = self.history
-        kinds, times, jobs, more = (
-            *(history.step_kind, history.step_at, history.step_job),
-            history.step_more,
-        )
-        charges = history.step_charge
+        kinds, times, jobs = history.step_kind, history.step_at, history.step_job
+        more, charges = history.step_more, history.step_charge
         place, told = self.place, self.place
         while place < end:
             kind, self.now = kinds[place], times[place]
