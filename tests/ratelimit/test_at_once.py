@@ -1,4 +1,4 @@
-"""A lone caller on a file is served on the loop's own thread; everybody else as ever."""
+"""A lone caller on a file is served on the loop's own thread; other callers wait in line."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def test_those_who_come_together_share_a_transaction(limiter: Watched) -> 
     assert (limiter.at_once, limiter.handed_over) == (0, 1)
 
 
-async def test_whoever_comes_in_the_same_turn_stands_behind(limiter: Watched) -> None:
+async def test_a_caller_that_comes_in_the_same_turn_waits_behind(limiter: Watched) -> None:
     first, *rest = await asyncio.gather(
         *(limiter.take(limit=5, timeout_ms=0, units=units) for units in (5, 1, 1))
     )
@@ -105,7 +105,7 @@ async def test_others_run_between_the_acquires_of_a_loop(limiter: Watched) -> No
     assert turns >= 10
 
 
-async def test_a_cancelled_caller_charges_nothing_and_holds_nobody_up(limiter: Watched) -> None:
+async def test_a_cancelled_caller_charges_nothing_and_holds_no_other_up(limiter: Watched) -> None:
     leaving = asyncio.ensure_future(limiter.take(limit=5, units=5))
     behind = asyncio.ensure_future(limiter.take(limit=5, units=5))
     await asyncio.sleep(0)
@@ -138,13 +138,13 @@ async def test_a_request_for_many_buckets_goes_to_the_writer(limiter: Watched) -
     assert (limiter.at_once, limiter.handed_over) == (0, 1)
 
 
-async def test_whoever_finds_no_room_waits_in_line(limiter: Watched) -> None:
+async def test_a_caller_that_finds_no_room_waits_in_line(limiter: Watched) -> None:
     full = await limiter.take(units=100)
     waiting = asyncio.ensure_future(limiter.take())
     while not limiter.line.waiting:
         await asyncio.sleep(0)
 
-    assert (await limiter.take(timeout_ms=0)).timed_out  # nobody overtakes
+    assert (await limiter.take(timeout_ms=0)).timed_out  # it does not overtake
 
     await full.settle({"k": 99})
     assert (await waiting).ok
@@ -169,7 +169,7 @@ async def test_what_many_have_taken_between_two_acquires_counts(limiter: Watched
     assert (await limiter.take(limit=66, timeout_ms=0)).timed_out
 
 
-async def test_a_bucket_is_read_once_while_nobody_else_writes(
+async def test_a_bucket_is_read_once_while_no_other_connection_writes(
     limiter: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[str] = []

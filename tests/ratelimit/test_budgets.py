@@ -163,7 +163,7 @@ async def test_a_call_that_gets_no_quota_leaves_its_budget(world: Runtime) -> No
         await call("acme", 1)  # the waiting call has reserved everything
 
     waiting.cancel()
-    await waiting.ended()
+    await waiting._join()
 
     await fake_clock(world).advance("1m")
     await call("acme", 100)

@@ -227,7 +227,7 @@ async def test_many_who_wait_are_served_in_the_order_they_came(
     await asyncio.gather(*tasks)
 
 
-async def test_settling_down_frees_units_for_whoever_waits(
+async def test_settling_down_frees_units_for_waiting_callers(
     world: Runtime, clock: FakeClock
 ) -> None:
     grant = await acquire(key="tpm", limit=100, units=80)

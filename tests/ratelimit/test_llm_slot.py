@@ -45,9 +45,9 @@ def spawn(coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
 
 
 async def used(runtime: Runtime) -> dict[str, int]:
-    from harn.ratelimit.llm_slot import FILE
+    from harn.ratelimit.limiter_files import LLM_FILE
 
-    line = runtime.service(Limiter).at(None, FILE)
+    line = runtime.service(Limiter).at(None, LLM_FILE)
     assert line.read_now
     now = line.read_now()
     found = await line.store.run(lambda: limits.list_buckets(now), write=False)
@@ -171,7 +171,9 @@ async def test_too_long_a_wait_for_quota_is_an_error_that_says_when(
             await waiting
 
 
-async def test_retry_after_keeps_everybody_from_the_route(tmp_path: Path, clock: FakeClock) -> None:
+async def test_retry_after_keeps_every_caller_from_the_route(
+    tmp_path: Path, clock: FakeClock
+) -> None:
     async with fresh_runtime(clock=clock, state_dir=tmp_path):
         async with llm_slot("acme", "big") as slot:
             assert await slot.retry_after("30") == 30.0

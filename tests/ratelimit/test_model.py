@@ -121,7 +121,7 @@ async def carry_out(wishes: list[Wish]) -> list[tuple[int | None, int | None]]:
 
 @settings(deadline=None, max_examples=150)
 @given(wishes, st.sampled_from([1, 2, 16]), st.sampled_from([1, 3, 32]))
-def test_R1_R2_R7_everyone_is_admitted_exactly_when_the_model_says(
+def test_R1_R2_R7_each_caller_is_admitted_exactly_when_the_model_says(
     wishes: Any, page: Any, spill: Any
 ) -> None:
     before = stored_window.PAGE, window.SPILL

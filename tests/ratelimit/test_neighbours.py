@@ -25,7 +25,7 @@ from tests.linux_only import HAS_PROC
 
 
 class Neighbour:
-    """A runtime of its own; what it acquires belongs to it, whoever calls."""
+    """A runtime of its own; what it acquires belongs to it, not to the calling task."""
 
     def __init__(self, clock: FakeClock, where: str | Path) -> None:
         self.runtime = Runtime(clock=clock)
@@ -86,7 +86,7 @@ def _note(order: list[int], number: int, _: object) -> None:
     order.append(number)
 
 
-async def test_R7_whoever_came_first_is_served_first_in_whichever_process(
+async def test_R7_the_caller_that_came_first_is_served_first_in_whichever_process(
     street: list[Neighbour], clock: FakeClock
 ) -> None:
     await street[0].take()
@@ -101,7 +101,7 @@ async def test_R7_whoever_came_first_is_served_first_in_whichever_process(
     assert order == list(range(9))
 
 
-async def test_nobody_overtakes_even_without_waiting(
+async def test_no_request_overtakes_even_without_waiting(
     street: list[Neighbour], clock: FakeClock
 ) -> None:
     await street[0].take(limit=2)
@@ -144,7 +144,7 @@ async def test_R7_a_process_that_falls_silent_loses_its_place_after_its_lease(
     assert not silent.done()
 
 
-async def test_R7_a_silent_neighbour_holds_up_nobody_while_there_is_room_for_both(
+async def test_R7_a_silent_neighbour_holds_up_no_caller_while_there_is_room_for_both(
     street: list[Neighbour], clock: FakeClock
 ) -> None:
     await street[0].take(limit=2, units=2)
@@ -180,7 +180,7 @@ async def test_a_clock_that_is_set_back_keeps_no_silent_neighbour_in_line(
     assert not silent.done()
 
 
-async def test_whoever_wakes_from_silence_stands_where_it_stood(
+async def test_a_process_that_wakes_from_silence_keeps_its_place(
     street: list[Neighbour], clock: FakeClock
 ) -> None:
     await street[0].take()
@@ -244,7 +244,7 @@ async def test_a_busy_store_costs_a_waiter_nothing_but_time(
     assert waiting.done()
 
 
-async def test_a_ticket_that_nobody_waits_for_is_found_out(
+async def test_a_ticket_that_no_caller_waits_with_is_removed(
     street: list[Neighbour], clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await street[0].take()
@@ -277,7 +277,7 @@ async def test_rows_that_no_longer_count_are_removed(
     assert await street[0].line.store.run(count) <= 250 + 50 + 64
 
 
-async def test_a_bucket_that_was_forgotten_and_made_again_counts_for_everybody(
+async def test_a_bucket_that_was_forgotten_and_made_again_counts_for_every_process(
     street: list[Neighbour], clock: FakeClock
 ) -> None:
     for key in ("other", "k"):
@@ -290,7 +290,9 @@ async def test_a_bucket_that_was_forgotten_and_made_again_counts_for_everybody(
     assert (await street[1].take(timeout_ms=0)).timed_out
 
 
-async def test_whoever_waits_for_a_bucket_to_be_made_holds_no_other(postgres_url: str) -> None:
+async def test_a_caller_that_waits_for_a_bucket_to_be_made_holds_no_other(
+    postgres_url: str,
+) -> None:
     dsn, schema = postgres_url.split("?schema=")
     waits = (
         "SELECT 1 FROM pg_stat_activity"
@@ -329,7 +331,7 @@ def test_a_process_knows_itself_alive_and_its_dead_child_dead() -> None:
     assert not process_identity.is_gone(process_identity.owner_here("y"))
 
 
-@pytest.mark.skipif(not HAS_PROC, reason="only Linux tells when a process started")
+@pytest.mark.skipif(not HAS_PROC, reason="only Linux says when a process started")
 def test_a_pid_that_was_given_to_another_process_is_not_taken_for_the_old_one() -> None:
     boot, space, pid, _, unique = process_identity.owner_here("x").split("/")
 

@@ -68,12 +68,14 @@ async def test_the_table_of_limits_wins_over_the_entry_beside_it(here: Path) -> 
     ("text", "message"),
     [
         ("[providers.x.rate_limits]\ninputtpm = 5", "did you mean 'input_tpm'"),
-        ("[providers.x]\nrpm = 'many'", "rpm is a whole number"),
-        ("[providers.x]\nrpm = true", "rpm is a whole number"),
+        ("[providers.x]\nrpm = 'many'", "rpm='many' is not accepted: a whole number from 0"),
+        ("[providers.x]\nrpm = true", "rpm=True is not accepted: a whole number from 0"),
+        ("[providers.x]\nrpm = -5", "rpm=-5 is not accepted: a whole number from 0"),
         ("[providers]\nx = 5", "x is a table"),
         ("providers = 5", "table of tables"),
         ("[providers.x]\nrate_limits = 5", "rate_limits is a table"),
         ("not toml", "providers.toml"),
+        ("x = " + "[" * 5000, "providers.toml"),
     ],
 )
 async def test_a_mistake_in_the_catalogue_is_named(here: Path, text: str, message: str) -> None:
@@ -81,6 +83,15 @@ async def test_a_mistake_in_the_catalogue_is_named(here: Path, text: str, messag
     async with Runtime():
         with pytest.raises(ManifestError, match=message):
             llm_rate_limit("x")
+
+
+@pytest.mark.parametrize("name", ["providers.toml", "harn.toml"])
+async def test_a_byte_order_mark_in_front_of_a_catalogue_does_not_matter(
+    here: Path, name: str
+) -> None:
+    (here / name).write_text("[providers.x]\nrpm = 5\n", "utf-8-sig")
+    async with Runtime():
+        assert in_force("x") == {"rpm": 5}
 
 
 async def test_a_catalogue_that_was_named_must_exist(

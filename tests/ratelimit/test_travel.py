@@ -14,7 +14,7 @@ from hypothesis import given, settings, strategies as st
 from harn import HarnError, Runtime, llm_rate_limit, llm_slot
 from harn.clock import sleep_until
 from harn.ratelimit import Limiter
-from harn.ratelimit.llm_slot import FILE
+from harn.ratelimit.limiter_files import LLM_FILE
 from harn.storage import limits
 from harn.testing import FakeClock, fresh_runtime
 from tests.fake_clock import fake_clock
@@ -119,7 +119,7 @@ def test_long_answers_cost_no_budget(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def in_use(runtime: Runtime) -> int:
-    line = runtime.service(Limiter).at(None, FILE)
+    line = runtime.service(Limiter).at(None, LLM_FILE)
     assert line.read_now
     now = line.read_now()
     found = await line.store.run(lambda: limits.list_buckets(now), write=False)
@@ -199,7 +199,7 @@ async def test_sending_at_once_changes_nothing(world: Runtime, clock: FakeClock)
         await llm_slot("acme").sending()
 
 
-async def test_an_unlimited_provider_has_nothing_to_date_anew(
+async def test_an_unlimited_provider_has_nothing_to_date_again(
     world: Runtime, clock: FakeClock
 ) -> None:
     async with llm_slot("acme") as slot:

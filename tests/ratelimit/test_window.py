@@ -264,7 +264,7 @@ def test_more_rules_than_are_kept_become_stricter_ones(monkeypatch: pytest.Monke
     st.integers(1, 8),
     st.integers(1, 60),
 )
-def test_R5_whatever_the_clock_does_nobody_waits_longer_than_a_window(
+def test_R5_whatever_the_clock_does_no_caller_waits_longer_than_a_window(
     steps: Any, limit: int, span: int
 ) -> None:
     bucket, now = Bucket(), 10_000
@@ -311,7 +311,7 @@ def test_R6_a_short_row_counts_for_the_long_span_that_is_in_force() -> None:
     assert bucket.ask(1, limit=3, span=60, now=80) == 90
 
 
-def test_R6_the_smaller_limit_counts_for_whoever_asks_with_a_larger_one() -> None:
+def test_R6_the_smaller_limit_counts_for_a_caller_with_a_larger_one() -> None:
     bucket = Bucket()
     bucket.ask(5, limit=5, span=100, now=0)
 

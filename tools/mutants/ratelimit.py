@@ -10,7 +10,7 @@ MUTANTS = (
         "                return False\n        return False\n\n    def _room_at",
         (
             "ratelimit/test_neighbours.py::"
-            "test_R7_a_silent_neighbour_holds_up_nobody_while_there_is_room_for_both",
+            "test_R7_a_silent_neighbour_holds_up_no_caller_while_there_is_room_for_both",
         ),
         "with room for all, each process waits until the one ahead of it has been served",
     ),
@@ -77,7 +77,7 @@ MUTANTS = (
         "ratelimit/window.py",
         "        self.live += to - units",
         "        self.live += to",
-        ("ratelimit/test_limiter.py::test_settling_down_frees_units_for_whoever_waits",),
+        ("ratelimit/test_limiter.py::test_settling_down_frees_units_for_waiting_callers",),
         "a settled reservation counts with what was reserved as well",
     ),
     Mutant(
@@ -85,7 +85,7 @@ MUTANTS = (
         "ratelimit/store_limiter.py",
         "        self._callers.wake_first(each.want.key for each in corrections)",
         "        self._callers.wake_first(())",
-        ("ratelimit/test_limiter.py::test_settling_down_frees_units_for_whoever_waits",),
+        ("ratelimit/test_limiter.py::test_settling_down_frees_units_for_waiting_callers",),
         "units that were freed are found only when the next timer comes",
     ),
     Mutant(

@@ -2,6 +2,7 @@
 
 buckets.py           Bucket and RateLimitGrant: a request, and the answer to it
 limiter.py           durable_rate_limit_acquire, and which store holds the rows
+limiter_files.py     the files that do if none is named
 reservation.py       the rows that a grant has charged: settle them, or count them from now on
 store_limiter.py     collects what callers want of one store, and carries it out in one operation
 limiter_batch.py     what callers ask for, and how a batch of it becomes one operation's work
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from harn.ratelimit.buckets import Bucket, BucketGrant, RateLimitGrant
     from harn.ratelimit.budgets import Budget, llm_budget
     from harn.ratelimit.limiter import Limiter, durable_rate_limit_acquire
+    from harn.ratelimit.limiter_files import stores_of_limits
     from harn.ratelimit.llm_slot import LlmSlot, llm_slot
     from harn.ratelimit.model_files import catalogues
     from harn.ratelimit.model_prices import Price, Prices, llm_price
@@ -48,6 +50,7 @@ else:
             "budgets": "Budget llm_budget",
             "model_files": "catalogues",
             "limiter": "Limiter durable_rate_limit_acquire",
+            "limiter_files": "stores_of_limits",
             "llm_slot": "LlmSlot llm_slot",
             "model_prices": "Price Prices llm_price",
             "provider_limits": "ProviderLimits llm_rate_limit",
@@ -76,6 +79,7 @@ __all__ = [
     "llm_price",
     "llm_rate_limit",
     "llm_slot",
+    "stores_of_limits",
     "wait_in_headers",
     "with_rate_limit",
 ]

@@ -175,7 +175,10 @@ class BudgetReservation:
         self._grant = grant
 
     async def settle(self, input_tokens: int, output_tokens: int, cached_tokens: int) -> bool:
-        """Correct the reservation to what the call used; false when the window has passed."""
+        """Correct the reservation to what the call used; false when the window has passed.
+
+        Cancelling does not stop it.
+        """
         return await self._grant.settle(
             _units(self._budget, self._price, input_tokens, output_tokens, cached_tokens)
         )

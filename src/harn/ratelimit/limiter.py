@@ -28,6 +28,7 @@ from harn.ratelimit.buckets import (
     RateLimitGrant,
     read_buckets,
 )
+from harn.ratelimit.limiter_files import FILE, is_postgres
 from harn.ratelimit.metrics import LimiterMetrics
 from harn.ratelimit.process_identity import owner_here
 from harn.ratelimit.records import Granted, Want
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from harn.clock import Clock
     from harn.runtime import Runtime
 
-FILE = "rate-limits.sqlite"
 MEMORY = "memory://"
 MOST_NAMES = 1000
 
@@ -53,7 +53,7 @@ class Limiter:
         self._by_name: dict[tuple[object, str, Clock], StoreLimiter] = {}
         self._own_stores: list[Store] = []
         self._shared_store: Store | None = None
-        if _is_postgres(runtime.storage_url):
+        if is_postgres(runtime.storage_url):
             # Opened here, not later: services close in reverse order, so it outlives this one.
             self._shared_store = runtime.service(Store)
         self.metrics: LimiterMetrics = LimiterMetrics(runtime, self._by_url.values())
@@ -107,26 +107,26 @@ class Limiter:
         return _file_url(runtime.state_dir / file, is_fake)
 
     def _open(self, url: str, clock: Clock) -> StoreLimiter:
-        is_postgres = _is_postgres(url)
+        is_remote = is_postgres(url)
         if url == self._runtime.storage_url and self._shared_store is not None:
             store = self._shared_store
         else:
             durability = "?durability=normal" if url.startswith("sqlite") else ""
             store = Store(self._runtime, f"{url}{durability}")
             self._own_stores.append(store)
-        shown = mask(url) if is_postgres else str(store.place.path)
+        shown = mask(url) if is_remote else str(store.place.path)
         return StoreLimiter(
             store,
             MEMORY if store.is_memory else shown,
             clock,
             owner_here(self._runtime.ids.uuid7()),
-            None if is_postgres and not clock.is_fake else _reader(clock),
+            None if is_remote and not clock.is_fake else _reader(clock),
             is_shared=not store.is_memory,
         )
 
 
 def _given_url(url: str, is_fake: bool) -> str:
-    if _is_postgres(url):
+    if is_postgres(url):
         return _mock_schema(url) if is_fake else url
     if url.startswith(MEMORY):
         return MEMORY
@@ -140,10 +140,6 @@ def _reader(clock: Clock) -> Any:
     if clock.is_fake:
         return lambda: clock.now_ms() * 1000
     return lambda: int(clock.monotonic() * 1e6)
-
-
-def _is_postgres(url: str) -> bool:
-    return url.startswith(("postgresql://", "postgres://"))
 
 
 def _mock_schema(url: str) -> str:
@@ -201,11 +197,13 @@ async def acquire(
     store_limiter: StoreLimiter,
     buckets: Sequence[Bucket],
     timeout: float | None,
-    gates: tuple[str, ...] = (),
+    cooldowns: tuple[str, ...] = (),
     *,
     replaces: bool = False,
 ) -> RateLimitGrant:
-    """Reserve *buckets*, once none of them and none of *gates* is paused; gates are not charged.
+    """Reserve *buckets*, once none of them and none of *cooldowns* is paused.
+
+    A cooldown is a key that is paused and never charged.
 
     With *replaces* the limits given here hold from now on, instead of earlier ones of their keys.
 
@@ -218,8 +216,8 @@ async def acquire(
         ]
     )
     asked = tuple([want for want in wants if want.charge])
-    if gates:
-        asked += tuple(Want(gate, 1, 1_000_000, 0) for gate in gates)
+    if cooldowns:  # whatever limit and span: nothing is charged
+        asked += tuple(Want(key, 1, 1_000_000, 0) for key in cooldowns)
     metrics, shown = limiter.metrics, store_limiter.shown
     if not asked:
         nothing = Granted(-1, (None,) * len(wants))

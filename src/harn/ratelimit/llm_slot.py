@@ -17,6 +17,7 @@ from harn.ratelimit.buckets import RateLimitGrant, check_units
 from harn.ratelimit.budgets import BudgetReservation, reserve_budget
 from harn.ratelimit.call_slots import CallSlots, CallSlotsByRoute
 from harn.ratelimit.limiter import Limiter, acquire
+from harn.ratelimit.limiter_files import LLM_FILE
 from harn.ratelimit.provider_limits import (
     Providers,
     buckets_of,
@@ -33,7 +34,6 @@ from harn.runtime import Runtime
 
 logger: logging.Logger = logging.getLogger("harn.ratelimit")
 
-FILE = "llm-rate-limits.sqlite"
 TOO_MANY = frozenset({429, 503, 529})
 
 
@@ -70,7 +70,7 @@ class LlmSlot:
         self._runtime: Runtime | None = None
         self._task: Task | None = None
         self._began = 0.0
-        self._told = False
+        self._has_paused = False
         self._is_retry = is_retry
         self._cached_tokens = 0
         self._is_settled = False
@@ -96,7 +96,7 @@ class LlmSlot:
         trace: TracebackType | None,
     ) -> None:
         try:
-            if isinstance(error, Exception) and not self._told:
+            if isinstance(error, Exception) and not self._has_paused:
                 await self._learn_from(error)
         finally:
             self._release_call_slots()
@@ -130,7 +130,8 @@ class LlmSlot:
         """Correct the reservation to the tokens that were used; see `RateLimitGrant.settle`.
 
         *cached_tokens* are those of the input that the provider read from its cache. A number that
-        is not given stays as reserved. False when there was nothing to correct.
+        is not given stays as reserved. False when there was nothing to correct. After a cancel,
+        quota and budget are each either settled or unchanged.
         """
         given = {"input_tokens": input_tokens, "output_tokens": output_tokens}
         for name, value in {**given, "cached_tokens": cached_tokens}.items():
@@ -161,14 +162,15 @@ class LlmSlot:
 
         *hint* is a number of seconds, the text of a `Retry-After` header, a mapping of headers,
         or a response or error that has them. Returns the seconds (at most an hour), or None if the
-        hint names no time. A longer wait that is already in force stays.
+        hint names no time. A longer wait that is already in force stays. Cancelling does not stop
+        it.
         """
         if self._store_limiter is None or self._runtime is None:
             raise HarnError("this slot has not been entered; use `async with llm_slot(...)`")
         seconds = wait_in(hint, self._runtime.clock.now_ms())
         if not seconds:
             return seconds
-        self._told = True
+        self._has_paused = True
         length = min(int(seconds * 1e6), LONGEST_PAUSE)
         await self._store_limiter.pause([f"{self._prefixes[-1]}:cooldown"], length)
         return length / 1e6
@@ -179,7 +181,7 @@ class LlmSlot:
         """Read the *headers* of a response; return the seconds that all callers now wait.
 
         `Retry-After` is ignored if *status* says that the call succeeded. A remaining count of 0
-        is read from every response.
+        is read from every response. Cancelling does not stop it.
         """
         if not headers:
             return None
@@ -224,7 +226,7 @@ class LlmSlot:
     def _limiter_of(self, runtime: Runtime) -> StoreLimiter:
         limiter, settings = runtime.service(Limiter), runtime.settings
         if settings.llm_rate_limit_durable:
-            return limiter.at(settings.llm_rate_limit_state_path, FILE)
+            return limiter.at(settings.llm_rate_limit_state_path, LLM_FILE)
         return limiter.in_memory()
 
     async def _reserve(self, runtime: Runtime) -> None:
@@ -236,10 +238,10 @@ class LlmSlot:
             limits = providers.limits(self.provider, self.model if number else None)
             if limits is not None:
                 buckets += buckets_of(limits, prefix, *self._tokens, travel_ms(runtime))
-        gates = tuple(f"{prefix}:cooldown" for prefix in self._prefixes)
+        cooldowns = tuple(f"{prefix}:cooldown" for prefix in self._prefixes)
         wait_ms = settings.llm_rate_limit_max_wait_ms
         timeout = None if wait_ms is None else wait_ms / 1000
-        grant = await acquire(limiter, store_limiter, buckets, timeout, gates)
+        grant = await acquire(limiter, store_limiter, buckets, timeout, cooldowns)
         if not grant.ok:
             route = self.provider if self.model is None else f"{self.provider}/{self.model}"
             raise RateLimitError(

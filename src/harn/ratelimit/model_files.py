@@ -28,10 +28,11 @@ def catalogues(given: Path | None) -> Iterator[tuple[Path, dict[str, Any]]]:
 def read_toml(path: Path) -> dict[str, Any]:
     """Read the TOML file at *path*; raise `ManifestError` if it cannot be read."""
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        # As the manifest, which may be the same file: an editor may put a byte order mark in front.
+        return tomllib.loads(path.read_text("utf-8-sig"))
     except OSError as error:
         raise ManifestError(f"{path}: cannot be read ({error.strerror})") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise ManifestError(f"{path}: {error}") from None
 
 

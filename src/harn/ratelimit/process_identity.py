@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 
+from harn.option_checks import read_whole
 from harn.running_processes import UNKNOWN, process_started, this_machine
 
 
@@ -25,6 +26,7 @@ def is_gone(owner: str) -> bool:
     False
     """
     boot, space, pid, started, _ = owner.split("/", 4)
-    if UNKNOWN in (boot, started) or (boot, space) != this_machine() or not pid.isdigit():
+    number = read_whole(pid)
+    if UNKNOWN in (boot, started) or (boot, space) != this_machine() or number is None:
         return False
-    return process_started(int(pid)) != started
+    return process_started(number) != started

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, overload
 from harn.current import current_runtime
 from harn.errors import InvalidOption, ManifestError, did_you_mean
 from harn.naming import joined
-from harn.option_checks import LARGEST, is_whole, whole_number
+from harn.option_checks import LARGEST, whole_number
 from harn.ratelimit.buckets import Bucket, check_key
 from harn.ratelimit.model_files import catalogues, tables
 from harn.records import SparseRecord
@@ -265,6 +265,7 @@ def _entry(path: Path, where: str, entry: Mapping[str, Any]) -> Limits:
 
 
 def _limit(path: Path, where: str, name: str, value: object) -> int:
-    if not is_whole(value) or not 0 <= value < LARGEST:
-        raise ManifestError(f"{path}: [{where}] {name} is a whole number, not {value!r}")
-    return value
+    try:
+        return whole_number(name, value, least=0, most=LARGEST - 1)
+    except InvalidOption as error:
+        raise ManifestError(f"{path}: [{where}] {error}") from None

@@ -88,7 +88,7 @@ async def with_rate_limit(
             logger.info(
                 "a call to %s failed (%s); retries left: %d", provider, type(error).__name__, left
             )
-        if not slot._told:  # otherwise the next slot waits as long as the provider asked
+        if not slot._has_paused:  # otherwise the next slot waits as long as the provider asked
             clock = runtime.clock
             await sleep_until(clock, clock.monotonic() + min(pause, LONGEST_BACKOFF))
             pause *= 2

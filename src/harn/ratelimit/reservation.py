@@ -35,7 +35,10 @@ class StoredReservation:
         self._rows = got.rows
 
     async def settle(self, actual: Mapping[str, int]) -> bool:
-        """Correct the units that were charged, by key; false when the window has passed."""
+        """Correct the units that were charged, by key; false when the window has passed.
+
+        Cancelling does not stop it.
+        """
         corrections: dict[int, Correction] = {}
         for number, (want, row) in enumerate(zip(self._wants, self._rows, strict=True)):
             if want.key not in actual:

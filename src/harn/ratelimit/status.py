@@ -57,7 +57,7 @@ class BucketStatus(SparseRecord):
 
 
 async def list_status(runtime: Runtime, url: str) -> list[BucketStatus]:
-    """List the buckets of the store at *url*, by key."""
+    """List the buckets of the store at *url*, by key. Cancelling leaves nothing behind."""
     store = Store(runtime, url)
     try:
         postgres = store.place.engine == "postgresql"
@@ -69,7 +69,7 @@ async def list_status(runtime: Runtime, url: str) -> list[BucketStatus]:
         await store.aclose()
 
 
-def _look(server_time: bool, clock: Clock) -> Operation[tuple[int, list[limits.BucketUse]]]:
+def _look(server_time: bool, clock: Clock) -> Operation[tuple[int, list[limits.ListedBucket]]]:
     if server_time:
         now = yield from limits.server_time()
     else:
@@ -77,7 +77,7 @@ def _look(server_time: bool, clock: Clock) -> Operation[tuple[int, list[limits.B
     return now, (yield from limits.list_buckets(now))
 
 
-def _status(shown: str, use: limits.BucketUse, now: int, wall: int) -> BucketStatus:
+def _status(shown: str, use: limits.ListedBucket, now: int, wall: int) -> BucketStatus:
     frees = None if use.frees_us is None else max(0, -(-(use.frees_us - now) // 1000))
     paused = use.paused_us - now
     rules = _rules(use, now)
@@ -96,7 +96,7 @@ def _status(shown: str, use: limits.BucketUse, now: int, wall: int) -> BucketSta
     )
 
 
-def _rules(use: limits.BucketUse, now: int) -> tuple[RuleStatus, ...]:
+def _rules(use: limits.ListedBucket, now: int) -> tuple[RuleStatus, ...]:
     """Return the rules in force, the longest window first; if none is, those that were last."""
     if not use.limit:
         return ()

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from harn.batcher import Batcher, Entry, Landing
@@ -89,6 +90,7 @@ class StoreLimiter:
         self.read_now = read_now
         self.use: BucketUse = BucketUse(store, clock.monotonic())
         self._is_shared = is_shared
+        self._runs_here = store.runs_here
         self._callers = WaitingCallers()
         self._loop = loop = asyncio.get_running_loop()
         self._batcher: Batcher[Item] = Batcher(
@@ -120,7 +122,7 @@ class StoreLimiter:
             raise_if_asked()
         deadline = None if timeout is None else self.clock.monotonic() + timeout
         place = len(self._batcher.waiting)
-        if self._may_run_here(len(wants)) and await self._is_alone():
+        if await self._may_run_here(len(wants)):
             done = self._carry_out_here(asking=(Asking(wants, None, False),))
             if done is not None:
                 [verdict] = done.verdicts
@@ -128,7 +130,7 @@ class StoreLimiter:
                     return verdict  # type: ignore[return-value]
         caller = Caller(wants, deadline, timeout != 0)
         caller.wait_as("acquire", self, self._loop)
-        # `_is_alone` waited for a turn of the loop. Callers that came meanwhile are served later.
+        # `_may_run_here` may have waited for a turn. Callers that came in it are served later.
         self._batcher.waiting.insert(place, Entry(caller, None))
         if self._batcher.is_idle and not self._batcher.was_shared:
             self._batcher.begin()  # at once: no other caller is likely to come in this turn
@@ -148,7 +150,7 @@ class StoreLimiter:
         Cancelling does not stop them.
         """
         self._check_open()
-        if self._may_run_here(len(corrections)) and await self._is_alone():
+        if await self._may_run_here(len(corrections)):
             done = self._carry_out_here(corrections=corrections)
             if done is not None:
                 return done.corrected
@@ -198,15 +200,14 @@ class StoreLimiter:
 
     # -- alone: at once, on this thread
 
-    def _may_run_here(self, buckets: int) -> bool:
-        """Tell whether an operation on so many buckets is quick, and no other caller waits."""
-        return self._is_quiet() and self.store.runs_here and buckets <= MOST_ON_LOOP
+    async def _may_run_here(self, buckets: int) -> bool:
+        """Tell whether an operation on so many buckets is quick, and no other caller waits.
 
-    async def _is_alone(self) -> bool:
-        """Wait for one turn of the loop; tell whether no other caller came in it, or waits.
-
-        Callers that came in that turn are served after this one. Cancelling leaves nothing behind.
+        If so, it has waited for a turn of the loop, in which no other caller came. Callers that
+        did come are served after this one. Cancelling leaves nothing behind.
         """
+        if not self._runs_here or buckets > MOST_ON_LOOP or not self._is_quiet():
+            return False
         self._batcher.is_held = True
         try:
             await asyncio.sleep(0)
@@ -232,7 +233,7 @@ class StoreLimiter:
             known=self._known_tickets(),
             remembered=None if self.use.is_sweeping else remembered,
         )
-        done = self.store.try_now(lambda: carry_out(work, self.read_now, is_gone))
+        done = self.store.try_now(partial(carry_out, work, self.read_now, is_gone))
         if done is not None:
             begins_sweep = self.use.note(done, self.clock.monotonic())
             self._remembered = NOTHING if begins_sweep else done.remembered or NOTHING
@@ -256,7 +257,7 @@ class StoreLimiter:
         self._remembered = NOTHING
         if renews:
             self._renewed = now
-        self.store.submit(lambda: carry_out(work, self.read_now, is_gone), into=landing)
+        self.store.submit(partial(carry_out, work, self.read_now, is_gone), into=landing)
         return True
 
     def _choose_callers(self, batch: list[Entry[Item]]) -> None:

@@ -259,6 +259,8 @@ class Window:
         return Rule(self.limit, self.span, self.named, self.live, self.head, self.head_us)
 
     def _latest_named(self) -> int:
+        if not self.others:
+            return self.named
         return max([self.named, *(rule.named for rule in self.others)])
 
     def _set_rules(self, rules: Sequence[Rule]) -> int:
