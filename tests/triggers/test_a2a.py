@@ -118,6 +118,8 @@ async def test_a_chunked_answer_is_read() -> None:
         (reply(200, b"<html>"), "not JSON"),
         (reply(200, [1]), "not JSON-RPC"),
         (reply(200, {"error": {"code": -1, "message": "no"}}), "refused: no"),
+        (reply(200, {"error": {}}), "refused: an error"),
+        (reply(200, {"error": None}), "refused: an error"),
         (b"SSH-2.0-OpenSSH\r\n\r\n", "not HTTP"),
         (b"", "ended the connection too early"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort", "ended the connection too early"),
@@ -140,7 +142,7 @@ async def test_a_chunked_answer_is_read() -> None:
         (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000, "ended the connection too early"),
         (reply(200, b"[" * 100_000), "not JSON"),
     ],
-    ids=range(21),
+    ids=range(23),
 )
 async def test_S8_an_odd_answer_is_a_dead_letter_and_nothing_else(answer: bytes, said: str) -> None:
     async with Runtime(), peer(answer) as agent:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -667,3 +668,24 @@ async def test_a_channel_handler_needs_another_channels_name(
 ) -> None:
     with pytest.raises(InvalidOption, match=said):
         await on_channel("in", handler)
+
+
+async def test_an_emit_that_does_not_wait_for_its_handlers_logs_nothing(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harn.triggers.registry.EMIT_WAIT", 0.01)
+    complaints: list[Any] = []
+    end = asyncio.Event()
+
+    async def wait(event: TriggerEvent) -> None:
+        await end.wait()
+
+    await on_channel("x", wait)
+    asyncio.get_running_loop().set_exception_handler(lambda _, found: complaints.append(found))
+    receipt = await channel_emit("x", 1)
+    await asyncio.sleep(0)
+    gc.collect()
+    end.set()
+    await receipt.dispatched[0].wait()
+
+    assert complaints == []

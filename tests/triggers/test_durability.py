@@ -36,6 +36,7 @@ from harn.storage.operations import nothing
 from harn.storage.triggers import cron_last
 from harn.testing import FakeClock
 from harn.triggers import DeadLetters, Triggers
+from tests.sweep import cancel_at
 
 PATH = "provider_payload.payload"
 
@@ -91,6 +92,52 @@ async def test_an_event_whose_handler_was_interrupted_is_dispatched_again(lastin
         await on_channel(note)
         assert await third.service(Triggers).recovery.recover() == 0
     assert seen == ["work"]
+
+
+async def test_events_beyond_those_of_one_takeover_follow_within_seconds(
+    lasting_url: str, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harn.triggers.recovery.AT_ONCE", 2)
+    monkeypatch.setattr("harn.triggers.registry.EMIT_WAIT", 0)
+    seen: list[Any] = []
+
+    async def hang(event: TriggerEvent) -> None:
+        await asyncio.Event().wait()
+
+    async with Runtime(storage=lasting_url, clock=clock):
+        await on_channel(hang)
+        for n in range(5):
+            await channel_emit("x", n)
+
+    async with Runtime(storage=lasting_url, clock=clock):
+        await on_channel(lambda event: seen.append(event.get(PATH)))
+        await clock.advance("3s")
+
+    assert sorted(seen) == [0, 1, 2, 3, 4]
+
+
+async def test_an_event_is_dispatched_although_its_takeover_was_cancelled(lasting_url: str) -> None:
+    seen: list[Any] = []
+
+    async def hang(event: TriggerEvent) -> None:
+        await asyncio.Event().wait()
+
+    async with Runtime(storage=lasting_url) as first:
+        await on_channel(hang)
+        events = [asyncio.ensure_future(channel_emit("x", n)) for n in range(6)]
+        await asyncio.gather(*events)
+        envelopes = list(first.service(Triggers).dispatcher.running)
+
+    async with Runtime(storage=lasting_url) as second:
+        triggers = second.service(Triggers)
+        triggers.by_hand = True
+        await on_channel(lambda event: seen.append(event.get(PATH)))
+        for k, envelope in enumerate(envelopes, 1):
+            taking = cancel_at(triggers.recovery.take(envelope, "t"), k, False, [])
+            await asyncio.wait((asyncio.ensure_future(taking),))
+            await until(lambda k=k: not triggers.dispatcher.running)
+            await triggers.recovery.take(envelope, "t")  # one that was not taken yet
+            await until(lambda k=k: len(seen) == k)
 
 
 async def test_stops_of_a_service_make_no_dead_letter_of_an_event_that_never_failed(

@@ -14,10 +14,10 @@ from harn.triggers.gate_rules import (
     Debounce,
     Flow,
     GatePlace,
+    GateWindow,
     Order,
     Singleton,
     Wait,
-    Window,
     batch_is_full,
     check_flow,
     gate_key,
@@ -41,8 +41,8 @@ def test_every_gate_is_read() -> None:
 
     assert flow == Flow(
         debounce=Debounce(250, "kind"),
-        rate_limit=Window(9, 5000),
-        throttle=Window(1, 60_000),
+        rate_limit=GateWindow(9, 5000),
+        throttle=GateWindow(1, 60_000),
         singleton=Singleton(),
         concurrency=Concurrency(2, "tenant_id"),
         order=Order("kind", ("urgent", "1")),
@@ -89,7 +89,7 @@ def test_an_order_needs_slots_to_wait_for() -> None:
 def test_a_window_never_holds_more_than_its_maximum(
     most: int, period: int, gaps: list[int]
 ) -> None:
-    window = Window(most, period)
+    window = GateWindow(most, period)
     admitted: list[int] = []
     now = 1000
     for gap in gaps:

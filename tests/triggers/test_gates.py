@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from harn import (
@@ -20,6 +21,11 @@ from harn import (
 )
 from harn.storage import Store, ask
 from harn.testing import FakeClock, fresh_runtime
+from harn.triggers import Triggers
+from harn.triggers.gate_rules import check_flow
+from harn.triggers.gates import Entrant
+from tests.sweep import Run, sweep
+from tests.triggers.trigger_events import an_event
 
 PATH = "provider_payload.payload"
 
@@ -329,7 +335,7 @@ async def test_no_program_of_events_breaks_a_cap_or_leaks(
             fired.append(asyncio.ensure_future(trigger_fire("t", {"k": k})))
             await clock.advance(gap)
             if give_up:
-                fired[-1].cancel()  # whoever waits gives up; the dispatch goes on
+                fired[-1].cancel()  # the caller gives up; the dispatch continues
         await clock.advance("5m")
 
         times = sorted(at for at, _ in probe.began)
@@ -370,3 +376,25 @@ async def test_a_gate_is_one_for_two_runtimes_of_one_store(tmp_path: Any) -> Non
 
     assert done == [["dispatched"] * 5] * 2
     assert most <= 2
+
+
+@pytest.mark.parametrize("flow", [{"singleton": True}, {"concurrency": 1}])
+async def test_an_event_that_is_cancelled_anywhere_at_its_gate_holds_nothing(
+    storage_url: str, flow: dict[str, Any]
+) -> None:
+    async with Runtime(storage=storage_url) as runtime:
+        gates = runtime.service(Triggers).dispatcher.gates
+        entrant = Entrant("t", an_event(), 0, check_flow(flow), lambda: None)
+
+        async def pass_the_gate() -> None:
+            passage = await gates.enter(entrant)
+            try:
+                assert passage.skipped is None
+                await asyncio.sleep(0)
+            finally:
+                await gates.leave(entrant, passage)
+
+        async def is_free(run: Run) -> None:
+            assert await marks(runtime) == 0, run
+
+        assert await sweep(pass_the_gate, is_free, leftovers=3) > 3

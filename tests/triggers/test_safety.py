@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from typing import Any
@@ -61,6 +62,8 @@ async def test_an_emit_or_fire_cancelled_anywhere_leaves_nothing_held(
     options: dict[str, Any], verb: str
 ) -> None:
     async def handler(event: TriggerEvent) -> int:
+        for _ in range(9):  # longer than an emit waits without a timer
+            await asyncio.sleep(0)
         return 1
 
     async def case() -> None:

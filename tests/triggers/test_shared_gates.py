@@ -1,4 +1,4 @@
-"""Several real processes on one store: one gate, one schedule, one stream, whoever dies."""
+"""Several real processes on one store share a gate, a schedule, a stream, also when one dies."""
 
 from __future__ import annotations
 

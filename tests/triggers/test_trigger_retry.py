@@ -100,7 +100,7 @@ def test_after_a_minute_one_probe_may_try() -> None:
     assert after_failure(circuit, OPEN_MS).state(OPEN_MS * 2 - 1) == "open"
 
 
-def test_a_probe_that_vanished_does_not_block_for_ever() -> None:
+def test_a_probe_that_vanished_does_not_block_forever() -> None:
     _, circuit = admit(failing(THRESHOLD), OPEN_MS)
 
     assert admit(circuit, OPEN_MS * 2)[0]

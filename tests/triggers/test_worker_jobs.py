@@ -23,7 +23,9 @@ from harn.storage import Store, ask
 from harn.testing import FakeClock
 from harn.triggers import DeadLetters, JobRunner, check_binding
 from harn.triggers.retry import FROM_MANIFEST
-from harn.workers import Consumer, DrainReport, worker_queue
+from harn.workers import Consumer, DrainReport, Job, worker_queue
+from tests.sweep import Run, sweep
+from tests.triggers.trigger_events import an_event
 
 
 async def produce(*payloads: Any, **options: Any) -> list[Any]:
@@ -38,8 +40,7 @@ async def produce(*payloads: Any, **options: Any) -> list[Any]:
     return [(await channel_emit("x", payload)).dispatched[0] for payload in payloads]
 
 
-async def consume(runtime: Runtime, handler: Any, workers: int = 1, **options: Any) -> DrainReport:
-    """Drain the queue with what a consumer's own definition of the trigger says."""
+def runner_of(runtime: Runtime, handler: Any, **options: Any) -> JobRunner:
     binding = check_binding(
         id="t",
         kind="channel.emit",
@@ -49,7 +50,19 @@ async def consume(runtime: Runtime, handler: Any, workers: int = 1, **options: A
         options=options,
         default_retry=FROM_MANIFEST,
     )
-    runner = JobRunner(runtime, lambda id: binding)
+    return JobRunner(runtime, lambda id: binding)
+
+
+async def marks_of(runtime: Runtime) -> Any:
+    def dump() -> Any:
+        return (yield ask("trigger_dump_marks"))
+
+    return await runtime.service(Store).run(dump)
+
+
+async def consume(runtime: Runtime, handler: Any, workers: int = 1, **options: Any) -> DrainReport:
+    """Drain the queue with what a consumer's own definition of the trigger says."""
+    runner = runner_of(runtime, handler, **options)
     queue = worker_queue("triage")
     return await Consumer(
         queue, runner, claim_ttl="1m", concurrency=workers, triggers=frozenset({"t"})
@@ -274,15 +287,35 @@ async def test_a_job_that_is_given_back_leaves_the_line_before_its_gate(
     draining = asyncio.ensure_future(consume(runtime, handler, 2, **options))
     await clock.advance("6s")
 
-    def dump() -> Any:
-        return (yield ask("trigger_dump_marks"))
-
-    marks = await runtime.service(Store).run(dump)
+    marks = await marks_of(runtime)
     gate.set()
     await clock.advance("5s")
     await draining
 
     assert [bool(mark[4]) for mark in marks] == [True]
+
+
+@pytest.mark.parametrize(
+    "gates",
+    [{"concurrency": 1}, {"singleton": True, "concurrency": 1}],
+    ids=["slot", "both"],
+)
+async def test_a_job_that_is_cancelled_at_any_await_leaves_its_gates_open(
+    lasting_url: str, gates: dict[str, Any]
+) -> None:
+    async def handler(event: TriggerEvent) -> None:
+        await asyncio.sleep(0)
+
+    async with Runtime(storage=lasting_url) as runtime:
+        await produce(1)
+        claim = await worker_queue("triage").claim_next("me")
+        assert claim is not None
+        runner = runner_of(runtime, handler, **gates)
+
+        async def check(run: Run) -> None:
+            assert await marks_of(runtime) == [], run
+
+        assert await sweep(lambda: runner(claim.job), check, leftovers=50) > 6
 
 
 @pytest.mark.parametrize("payload", [{"no": "event"}, 5, None])
@@ -292,3 +325,31 @@ async def test_a_job_that_holds_no_event_is_dead_at_once(runtime: Runtime, paylo
     await consume(runtime, lambda event: 1)
 
     assert (await worker_queue("triage").summary()).dead == 1
+
+
+@pytest.mark.parametrize("flow", [{"singleton": True}, {"concurrency": 1}])
+async def test_a_job_that_is_cancelled_anywhere_holds_no_gate(
+    storage_url: str, flow: dict[str, Any]
+) -> None:
+    binding = check_binding(
+        id="t",
+        kind="channel.emit",
+        provider="channel",
+        match={},
+        handler=lambda event: asyncio.sleep(0),
+        options=flow,
+        default_retry=FROM_MANIFEST,
+    )
+    payload = an_event().as_dict()
+    job = Job(1, "triage", payload, "normal", None, "t", "t@v1", {}, 0, 1, 5, None)
+
+    def dump() -> Any:
+        return (yield ask("trigger_dump_marks"))
+
+    async with Runtime(storage=storage_url) as runtime:
+        runner = JobRunner(runtime, lambda id: binding)
+
+        async def is_free(run: Run) -> None:
+            assert await runtime.service(Store).run(dump) == [], run
+
+        assert await sweep(lambda: runner(job), is_free, leftovers=3) > 4

@@ -14,8 +14,8 @@ MUTANTS = (
     Mutant(
         "envelope-settled-by-another",
         "storage/triggers/inbox.py",
-        "rows[0][0] != owner:\n        return False\n    yield from write(drafts)",
-        "False:\n        return False\n    yield from write(drafts)",
+        "!= [(owner,)]:\n        return False\n    yield from write(drafts)",
+        "== []:\n        return False\n    yield from write(drafts)",
         ("storage/test_trigger_store.py::test_only_the_owner_settles_an_envelope_and_only_once",),
         "a process that lost a dispatch settles it all the same",
     ),
@@ -71,6 +71,17 @@ MUTANTS = (
         "a captured Standard Webhooks request can be sent again forever",
     ),
     Mutant(
+        "gate-forgets-a-cancelled-mark",
+        "triggers/gates.py",
+        "        if written is not None:\n",
+        "        if written is not None and cancelled is None:\n",
+        (
+            "triggers/test_gates.py"
+            "::test_an_event_that_is_cancelled_anywhere_at_its_gate_holds_nothing",
+        ),
+        "a job that is cancelled as it passes its gate holds it as long as the process lives",
+    ),
+    Mutant(
         "a2a-resend-is-a-conflict",
         "orchestrator/webhook_rules.py",
         "return proven.digest if message is None else a2a.message_digest(message)",
@@ -109,5 +120,27 @@ MUTANTS = (
         "",
         ("interop/test_a2a_servers.py::test_a_task_that_ended_badly_is_a_failed_attempt",),
         "an agent's failed task counts as done",
+    ),
+    Mutant(
+        "cancelled-job-leaves-its-mark",
+        "triggers/gates.py",
+        "                cancelled = cancel\n        tickets = answer.result()",
+        "                raise\n        tickets = answer.result()",
+        (
+            "triggers/test_worker_jobs.py::"
+            "test_a_job_that_is_cancelled_at_any_await_leaves_its_gates_open",
+        ),
+        "a slot that the store gave to a cancelled job is taken as long as the process lives",
+    ),
+    Mutant(
+        "takeover-looks-at-other-triggers",
+        "storage/sql/triggers.sql",
+        "WHERE envelope BETWEEN :first AND :last AND @is_one_of(binding_id, :bindings)\n",
+        "WHERE envelope BETWEEN :first AND :last AND :bindings = :bindings\n",
+        (
+            "storage/test_trigger_store.py::"
+            "test_events_of_triggers_that_are_gone_hold_up_no_takeover",
+        ),
+        "a process takes over events of triggers that it does not have",
     ),
 )

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from harn.triggers.allowed_hosts import check_allowed, read_url
     from harn.triggers.binding import (
         KINDS,
+        OPTIONS,
         PROVIDERS,
         Binding,
         TriggerBinding,
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from harn.triggers.duplicate_count import Repetitions
     from harn.triggers.emit_receipt import EmitReceipt
     from harn.triggers.event import TriggerEvent, check_tenant, event_from
+    from harn.triggers.gate_rules import GATES
     from harn.triggers.job_runner import JobRunner
     from harn.triggers.matching import check_match, is_wanted
     from harn.triggers.not_found import NotFound
@@ -96,7 +98,7 @@ else:
             "a2a": "A2aRights A2aTarget",
             "allowed_hosts": "check_allowed read_url",
             "binding": """
-                KINDS PROVIDERS Binding TriggerBinding check_binding check_id check_kind
+                KINDS OPTIONS PROVIDERS Binding TriggerBinding check_binding check_id check_kind
                 check_priority check_provider
             """,
             "circuit_breaker": "circuit_state",
@@ -105,6 +107,7 @@ else:
             "delivery": "Call",
             "dispatch_state": "Dispatch DispatchHandle",
             "event": "TriggerEvent check_tenant event_from",
+            "gate_rules": "GATES",
             "job_runner": "JobRunner",
             "matching": "check_match is_wanted",
             "not_found": "NotFound",
@@ -125,7 +128,9 @@ else:
 
 __all__ = [
     "FROM_MANIFEST",
+    "GATES",
     "KINDS",
+    "OPTIONS",
     "PROVIDERS",
     "SCHEMES",
     "A2aRights",

@@ -133,7 +133,7 @@ def _result(uri: str, answer: Response) -> Any:
         raise TriggerError(f"{uri} answered something that is not JSON") from None
     if not isinstance(found, dict) or ("result" not in found and "error" not in found):
         raise TriggerError(f"{uri} answered something that is not JSON-RPC")
-    if found.get("error"):
+    if found.get("error") or "result" not in found:
         error = found["error"] if isinstance(found["error"], dict) else {}
         kind = NotRetryable if error.get("code") in _FOR_GOOD else TriggerError
         raise kind(f"{uri} refused: {str(error.get('message', 'an error'))[:500]}")

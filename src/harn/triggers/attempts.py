@@ -53,7 +53,8 @@ class Attempts:
     async def run(self, dispatch: Dispatch, entrant: Entrant, passage: Passage) -> Outcome:
         """Call the handler until it succeeds or no attempt is left; raise `Stopped` on a stop.
 
-        The slot that *passage* holds is released while a retry waits.
+        The slot that *passage* holds is released while a retry waits. Cancelling cancels the
+        handler, or ends the wait; the caller then leaves the gates.
         """
         retry, destination = dispatch.binding.retry, dispatch.binding.destination
         history: list[dict[str, Any]] = []
@@ -135,7 +136,8 @@ class Attempts:
         failure: Failure | None,
         history: list[dict[str, Any]],
     ) -> None:
-        at = event_at(self._runtime.clock.now_ms())
+        now_ms = self._runtime.clock.now_ms()
+        at = event_at(now_ms)
         text = None if failure is None else failure.text
         timed_out = isinstance(error, TimeoutError)
         status = "success" if error is None else "timeout" if timed_out else "failed"
@@ -152,6 +154,7 @@ class Attempts:
                 "error_msg": text,
                 **({} if failure is None else failure.as_dict()),
             },
+            at_ms=now_ms,
         )
         if failure is not None:
             note_exception(failure.as_dict())

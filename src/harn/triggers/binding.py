@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
@@ -69,7 +70,7 @@ class TriggerBinding(Record):
     target_uri: str
 
 
-class Binding(msgspec.Struct, frozen=True):
+class Binding(msgspec.Struct, frozen=True, dict=True):
     """One version of a trigger, checked."""
 
     id: str
@@ -86,7 +87,7 @@ class Binding(msgspec.Struct, frozen=True):
     retry_given: bool = False
     """Whether the definition sets `retry`; then it also applies to jobs of a worker queue."""
 
-    @property
+    @cached_property
     def key(self) -> str:
         """The name of this version."""
         return f"{self.id}@v{self.version}"
@@ -104,7 +105,7 @@ class Binding(msgspec.Struct, frozen=True):
         """Whether its handler runs in this process."""
         return self.target.kind not in ("worker", "a2a")
 
-    @property
+    @cached_property
     def destination(self) -> str:
         """The name of its target's circuit."""
         return f"{self.target.kind}:{self.target.uri}"

@@ -14,7 +14,7 @@ import msgspec
 THRESHOLD = 5
 OPEN_MS = 60_000
 
-State = Literal["closed", "open", "half_open"]
+CircuitState = Literal["closed", "open", "half_open"]
 
 
 class Circuit(msgspec.Struct, frozen=True):
@@ -25,7 +25,7 @@ class Circuit(msgspec.Struct, frozen=True):
     probing_until_ms: int = 0
     """Until when a probe counts as under way; one whose process died is ignored after it."""
 
-    def state(self, now_ms: int) -> State:
+    def state(self, now_ms: int) -> CircuitState:
         """Return the state of the circuit at *now_ms*."""
         if self.failures < THRESHOLD:
             return "closed"
@@ -36,7 +36,7 @@ CLOSED = Circuit()
 """The circuit of a destination that never failed, or whose last call succeeded."""
 
 
-def circuit_state(failures: int, open_until_ms: int, now_ms: int) -> State:
+def circuit_state(failures: int, open_until_ms: int, now_ms: int) -> CircuitState:
     """Return the state of a circuit, from its stored values.
 
     >>> circuit_state(5, 60_000, 0)

@@ -17,6 +17,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from harn.errors import InvalidOption, did_you_mean
+from harn.option_checks import read_whole
 
 Catchup = Literal["skip", "latest", "all"]
 
@@ -135,17 +136,16 @@ def check_catchup(catchup: Any, option: str) -> Catchup:
 def _without_seconds(expression: str) -> tuple[str, int]:
     """Split off a fixed second: the library handles a clock change only with five fields."""
     fields = expression.split()
-    if len(fields) == 6 and fields[0].isdigit():
-        return " ".join(fields[1:]), int(fields[0])
-    return expression, 0
+    second = read_whole(fields[0]) if len(fields) == 6 else None
+    return (expression, 0) if second is None else (" ".join(fields[1:]), second)
 
 
 def check_expression(expression: Any, option: str) -> str:
     """Return *expression* with single spaces, if it is valid and has an instant at all."""
     accepted = 'five cron fields such as "0 2 * * *", or six with seconds in front'
-    if not isinstance(expression, str) or len(expression) > 200 or not expression.isascii():
+    if not (isinstance(expression, str) and len(expression) <= 200):
         raise InvalidOption(option, expression, accepted)
-    if not expression.isprintable():
+    if not (expression.isascii() and expression.isprintable()):
         raise InvalidOption(option, expression, accepted)
     from cronsim import CronSim
 

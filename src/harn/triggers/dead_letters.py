@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from harn import topics
 from harn.errors import TriggerError
-from harn.pools import Caused, WorkDone, causing
-from harn.storage import Store, draft
-from harn.storage.triggers import change_letter, dead_letter, dead_letters, pending
+from harn.pools import Caused, CausedOutcome, causing
+from harn.storage import Store
+from harn.storage.triggers import change_letter, dead_letter, dead_letters, letter_draft, pending
 from harn.tasks import sleep
 from harn.triggers.dispatch_state import Dispatch, DispatchHandle
 from harn.triggers.event import TriggerEvent, event_at, event_from
@@ -51,11 +51,11 @@ class Letters:
     last: int = 0
 
 
-Finish = Callable[[Caused], Awaitable[WorkDone]]
+Finish = Callable[[Caused], Awaitable[CausedOutcome]]
 """Waits for the pool tasks that a dispatch caused."""
 
 
-async def wait_for_work(caused: Caused) -> WorkDone:
+async def wait_for_work(caused: Caused) -> CausedOutcome:
     """Wait for pool tasks, 30 seconds at most. Cancelling leaves them alone."""
     return await caused.wait(WORK_WITHIN)
 
@@ -82,7 +82,10 @@ class DeadLetters:
         return await self._record(found.entry)
 
     async def discard(self, id: str, reason: str | None = None) -> dict[str, Any]:
-        """Mark the letter *id* as discarded; it is not replayed again."""
+        """Mark the letter *id* as discarded: it is not replayed again.
+
+        Cancelling may leave it discarded.
+        """
         return await self._close(id, "discarded", reason or "discarded by hand")
 
     async def replay(self, id: str, finish: Finish | None = None) -> DispatchHandle:
@@ -218,8 +221,8 @@ class DeadLetters:
         at = event_at(self._runtime.clock.now_ms())
         history = [*letter.get("retry_history", ()), {"at": at, "status": reason}]
         closed = {**letter, "state": state, "retry_history": history}
-        entry = draft(topics.TRIGGER_DLQ, "dlq_entry", closed)
-        if not await self._store.run(partial(change_letter, id, "pending", entry)):
+        change = partial(change_letter, id, "pending", letter_draft(closed))
+        if not await self._store.run(change):
             raise TriggerError(f"dead letter {id} is no longer pending")
         return closed
 

@@ -29,7 +29,7 @@ from harn.tasks import launch
 from harn.telemetry.spans import fail_span, span, span_after, tracing
 from harn.triggers.attempts import Attempts, Stopped
 from harn.triggers.dispatch_state import Dispatch, Outcome
-from harn.triggers.event import TriggerEvent, event_at, event_from
+from harn.triggers.event import TriggerEvent, event_from
 from harn.triggers.gates import Entrant, Gates
 from harn.triggers.handler_failure import failure_of
 from harn.triggers.outcomes import headers_of, outcome_records
@@ -153,7 +153,8 @@ class Dispatcher:
         outcome = Outcome("cancelled")
         try:
             name = f"trigger.dispatch {dispatch.binding.id}"
-            with span_after(name, dispatch.came_with, headers_of(dispatch)):
+            about = headers_of(dispatch) if tracing() else None
+            with span_after(name, dispatch.came_with, about):
                 outcome = await self._to_outcome(dispatch)
                 if outcome.status in ("failed", "dlq"):
                     fail_span(outcome.error or "failed")
@@ -220,7 +221,7 @@ class Dispatcher:
     async def _settle(self, dispatch: Dispatch, outcome: Outcome) -> Outcome:
         """Write the outcome; retry a few times while the store cannot be reached."""
         clock = self.runtime.clock
-        drafts = outcome_records(dispatch, outcome, event_at(clock.now_ms()))
+        drafts = outcome_records(dispatch, outcome, clock.now_ms())
         for attempt in range(1, SETTLE_ATTEMPTS + 1):
             try:
                 ours = await self.store.run(

@@ -15,8 +15,8 @@ from typing import Protocol
 from harn.clock import resolve
 from harn.triggers.gate_rules import GatePlace
 
-Attempt = Callable[[], Awaitable[bool | int]]
-Parked = Callable[[], None]
+AskStore = Callable[[], Awaitable[bool | int]]
+NotePark = Callable[[], None]
 
 
 class Resting(Protocol):
@@ -48,7 +48,7 @@ class GateQueue:
         if self._waiting:
             resolve(self._waiting[min(self._waiting)])
 
-    async def wait(self, mine: GatePlace, attempt: Attempt, parked: Parked) -> None:
+    async def wait(self, mine: GatePlace, attempt: AskStore, parked: NotePark) -> None:
         """Wait until *attempt* returns True; it is called only while *mine* is the first place.
 
         If it returns a number, that is the time to call it again. *parked* is called before each

@@ -23,7 +23,7 @@ SkipReason = Literal["batch_merged", "debounced", "rate_limited", "singleton_act
 LARGEST_COUNT = 1_000_000
 
 
-class Window(msgspec.Struct, frozen=True):
+class GateWindow(msgspec.Struct, frozen=True):
     """At most *max* in any *period_ms*: `rate_limit` skips the others, `throttle` delays them."""
 
     max: int
@@ -79,18 +79,16 @@ class Flow(msgspec.Struct, frozen=True):
 
     batch: Batch | None = None
     debounce: Debounce | None = None
-    rate_limit: Window | None = None
-    throttle: Window | None = None
+    rate_limit: GateWindow | None = None
+    throttle: GateWindow | None = None
     singleton: Singleton | None = None
     concurrency: Concurrency | None = None
     order: Order | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the gates that are set, JSON-ready."""
-        return {name: _shown(gate) for name in self.__struct_fields__ if (gate := self._of(name))}
-
-    def _of(self, name: str) -> Any:
-        return getattr(self, name)
+        gates = fields_of(self)
+        return {name: _shown(gate) for name, gate in gates.items() if gate is not None}
 
 
 NO_FLOW = Flow()
@@ -106,12 +104,12 @@ class Wait(msgspec.Struct, frozen=True):
     until_ms: int
 
 
-def within_window(window: Window, admitted: Sequence[int], now_ms: int) -> Wait | None:
+def within_window(window: GateWindow, admitted: Sequence[int], now_ms: int) -> Wait | None:
     """Decide whether one more fits beside *admitted*, times in ascending order; None means yes.
 
     An entry leaves the window when its age reaches the period.
 
-    >>> within_window(Window(max=1, period_ms=1000), [500], 1499)
+    >>> within_window(GateWindow(max=1, period_ms=1000), [500], 1499)
     Wait(until_ms=1500)
     """
     live = [at for at in admitted if at > now_ms - window.period_ms]
@@ -179,9 +177,9 @@ def check_flow(options: Mapping[str, Any], order: Any = None) -> Flow:
     return Flow(**found)
 
 
-def _window(value: Any, option: str) -> Window:
+def _window(value: Any, option: str) -> GateWindow:
     table = _table(value, option, ("max", "period", "key"), ("max", "period"))
-    return Window(
+    return GateWindow(
         _count(table["max"], f"{option}.max"),
         _period(table["period"], f"{option}.period"),
         check_path(f"{option}.key", table.get("key")),

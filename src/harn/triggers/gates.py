@@ -4,6 +4,10 @@ State is in the store, so all processes that share a store share its gates. A di
 that waits for a slot or for room in a window is in a queue of this process; only the first of the
 queue asks the store. What a dispatch holds is released however it ends. What a killed process
 held is free half a minute after its last renewal.
+
+A cancel does not interrupt what adds a mark or removes one. The store may have made a mark whose
+ticket was not returned, and no caller could release it: the gate would stay closed while the
+process lives.
 """
 
 from __future__ import annotations
@@ -20,13 +24,14 @@ from harn.storage import Store
 from harn.storage.triggers import GateChange, Mark, at_gate
 from harn.triggers.batch_gate import BatchState, lead_batch
 from harn.triggers.event import TriggerEvent
-from harn.triggers.gate_queue import GateQueue, Parked
+from harn.triggers.gate_queue import GateQueue, NotePark
 from harn.triggers.gate_rules import (
+    NO_FLOW,
     Concurrency,
     Flow,
     GatePlace,
+    GateWindow,
     SkipReason,
-    Window,
     gate_key,
     has_turn,
     within_window,
@@ -59,7 +64,7 @@ class Entrant(msgspec.Struct, frozen=True):
     event: TriggerEvent
     envelope: int
     flow: Flow
-    parked: Parked
+    parked: NotePark
     told_until: Callable[[str, int], None] | None = None
     """Receives the gate and the time until which it is closed, where that is known."""
 
@@ -85,6 +90,8 @@ class Gates:
         Cancelling releases what was held so far.
         """
         passage = Passage()
+        if entrant.flow == NO_FLOW:
+            return passage
         try:
             for step in (
                 self._batch,
@@ -104,18 +111,30 @@ class Gates:
         return passage
 
     async def leave(self, entrant: Entrant, passage: Passage) -> None:
-        """Release everything that *passage* holds. A second call does nothing."""
+        """Release everything that *passage* holds. A second call does nothing.
+
+        Cancelling does not stop it: the cancel is raised at the end.
+        """
+        cancelled: asyncio.CancelledError | None = None
         while passage.holds:
             kind, gate, tickets = passage.holds.pop()
-            await self._at(
-                gate, entrant, lambda marks, now, k=kind, t=tickets: [GateChange(k, "drop", t)]
-            )
+            try:
+                await self._at(
+                    gate, entrant, lambda marks, now, k=kind, t=tickets: [GateChange(k, "drop", t)]
+                )
+            except asyncio.CancelledError as cancel:
+                cancelled = cancel  # the tickets are dropped all the same: see `_at`
             self._wake(gate)
             for follower in self._followers.pop(gate, ()):
                 resolve(follower)
+        if cancelled is not None:
+            raise cancelled
 
     async def pause(self, entrant: Entrant, passage: Passage) -> None:
-        """Release the slot while a retry waits; `resume` asks for it again."""
+        """Release the slot while a retry waits; `resume` asks for it again.
+
+        Cancelling does not stop it: the cancel is raised at the end.
+        """
         slots = [hold for hold in passage.holds if hold[0] == "concurrency_released"]
         for hold in slots:
             passage.holds.remove(hold)
@@ -133,10 +152,10 @@ class Gates:
         if batch is None:
             return
         gate = entrant.gate("batch", batch.key)
+        hold = partial(_hold, passage, "batch_dispatched", gate)
         [ticket] = await self._at(
-            gate, entrant, lambda marks, now: [GateChange("batch_enqueued", "add")]
+            gate, entrant, lambda marks, now: [GateChange("batch_enqueued", "add")], hold
         )
-        passage.holds.append(("batch_dispatched", gate, (ticket,)))
         self._wake(gate)
         state = BatchState()
 
@@ -214,7 +233,7 @@ class Gates:
         await queue.wait(place, attempt, entrant.parked)
 
     async def _take_room(
-        self, gate: str, entrant: Entrant, window: Window, admits: str, blocks: str | None
+        self, gate: str, entrant: Entrant, window: GateWindow, admits: str, blocks: str | None
     ) -> int | None:
         """Take room in a window and return None; return the time to ask again if it is full.
 
@@ -249,11 +268,13 @@ class Gates:
                 return [GateChange("singleton_skipped", "note")]
             return [GateChange("singleton_acquired", "add", held=True)]
 
-        [ticket] = await self._at(gate, entrant, decide)
-        if free[0]:
-            passage.holds.append(("singleton_released", gate, (ticket,)))
-        else:
-            passage.skipped = "singleton_active"
+        def note(tickets: list[int]) -> None:
+            if free[0]:
+                _hold(passage, "singleton_released", gate, tickets)
+            else:
+                passage.skipped = "singleton_active"
+
+        await self._at(gate, entrant, decide, note)
 
     async def _concurrency(self, entrant: Entrant, passage: Passage) -> None:
         slots = entrant.flow.concurrency
@@ -269,8 +290,8 @@ class Gates:
             kind = "concurrency_acquired" if at_once else "concurrency_waiting"
             return [GateChange(kind, "add", rank=rank, held=at_once)]
 
-        [ticket] = await self._at(gate, entrant, join)
-        passage.holds.append(("concurrency_released", gate, (ticket,)))
+        hold = partial(_hold, passage, "concurrency_released", gate)
+        [ticket] = await self._at(gate, entrant, join, hold)
         if entered[0]:
             return
         entrant.parked()
@@ -283,8 +304,31 @@ class Gates:
 
     # -- waiting -------------------------------------------------------------------------------
 
-    async def _at(self, gate: str, entrant: Entrant, decide: Any) -> list[int]:
-        return await self._store.run(lambda: at_gate(gate, self._owner, entrant.envelope, decide))
+    async def _at(
+        self,
+        gate: str,
+        entrant: Entrant,
+        decide: Any,
+        written: Callable[[list[int]], None] | None = None,
+    ) -> list[int]:
+        """Carry *decide* out at *gate*; return the tickets, which *written* gets first.
+
+        It runs to its end, and a cancel is raised afterwards: a mark that was made while the
+        caller was cancelled would otherwise hold its slot as long as this process lives.
+        """
+        answer = self._store.submit(lambda: at_gate(gate, self._owner, entrant.envelope, decide))
+        cancelled: asyncio.CancelledError | None = None
+        while not answer.done():
+            try:
+                await asyncio.wait((answer,))
+            except asyncio.CancelledError as cancel:
+                cancelled = cancel
+        tickets = answer.result()
+        if written is not None:
+            written(tickets)
+        if cancelled is not None:
+            raise cancelled
+        return tickets
 
     def _queue(self, gate: str) -> GateQueue:
         queue = self._queues.get(gate)
@@ -308,7 +352,10 @@ class Gates:
         await self.rest(woken, None)
 
     async def rest(self, woken: asyncio.Future[None], until_ms: int | None) -> None:
-        """Wait until *woken* is done, until *until_ms*, or for `POLL` seconds."""
+        """Wait until *woken* is done, until *until_ms*, or for `POLL` seconds.
+
+        Cancelling leaves nothing behind.
+        """
         clock = self._runtime.clock
         timers = [clock.call_at(clock.monotonic() + POLL, partial(resolve, woken), background=True)]
         if until_ms is not None:
@@ -319,6 +366,10 @@ class Gates:
         finally:
             for timer in timers:
                 timer.cancel()
+
+
+def _hold(passage: Passage, kind: str, gate: str, tickets: Sequence[int]) -> None:
+    passage.holds.append((kind, gate, tuple(tickets)))
 
 
 def _has_slot(slots: Concurrency, marks: list[Mark], mine: GatePlace) -> bool:

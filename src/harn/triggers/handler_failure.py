@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from harn.error_text import message_of
 from harn.errors import HarnError
 from harn.telemetry.tracebacks import traceback_text
 from harn.triggers.secrets import Secrets
@@ -9,12 +10,11 @@ from harn.workers import Failure
 
 MOST_ERROR = 4000
 """The most characters of an error that are kept."""
-NOT_SHOWN = "(its text cannot be shown)"
 
 
 def failure_of(error: BaseException, secrets: Secrets) -> Failure:
     """Describe *error*: its text, type, message and traceback."""
-    said = _said(error)
+    said = message_of(error)
     is_ours = isinstance(error, HarnError)
     text = said if is_ours else f"handler raised {type(error).__name__}: {said}"
     return Failure(
@@ -23,10 +23,3 @@ def failure_of(error: BaseException, secrets: Secrets) -> Failure:
         secrets.mask(said)[:MOST_ERROR],
         secrets.mask(traceback_text(error)),
     )
-
-
-def _said(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:  # an error whose __str__ raises
-        return NOT_SHOWN

@@ -23,6 +23,7 @@ from harn.duration import Duration
 from harn.errors import TriggerError
 from harn.graceful_stop import is_stop
 from harn.pools import causing
+from harn.teardown import finish
 from harn.triggers.binding import Binding
 from harn.triggers.circuit_breaker import OPEN_MS
 from harn.triggers.delivery import Call, replay_in
@@ -104,18 +105,25 @@ class JobRunner:
         timer = clock.call_at(clock.monotonic() + patience, partial(resolve, enough))
         try:
             await asyncio.wait((entering, enough), return_when=asyncio.FIRST_COMPLETED)
+            is_late = not entering.done()
+            if is_late:
+                entering.cancel()
+                await asyncio.wait((entering,))
         except asyncio.CancelledError:
             entering.cancel()
-            await asyncio.wait((entering,))
+            await finish(self._turn_back(entrant, entering), [])
             raise
         finally:
             timer.cancel()
-        if not entering.done():
-            entering.cancel()
-            await asyncio.wait((entering,))
-            if entering.cancelled() or entering.exception() is not None:
-                raise _give_back("waits at a gate", self._opens_in(entrant))
+        if is_late and (entering.cancelled() or entering.exception() is not None):
+            raise _give_back("waits at a gate", self._opens_in(entrant))
         return entering.result()
+
+    async def _turn_back(self, entrant: Entrant, entering: asyncio.Future[Passage]) -> None:
+        """Wait for the end of *entering*, and release what it holds if it was through already."""
+        await asyncio.wait((entering,))
+        if not entering.cancelled() and entering.exception() is None:
+            await self._triggers.dispatcher.gates.leave(entrant, entering.result())
 
     def _note(self, gate: str, until_ms: int, enough: asyncio.Future[None]) -> None:
         """Remember that *gate* is closed, and release the job at once if that lasts long."""

@@ -76,7 +76,8 @@ def is_wanted(binding: Routed, event: TriggerEvent) -> bool:
     """Tell whether *binding* matches *event*."""
     if binding.provider != event.provider:
         return False
-    return names(binding.match, event) and passes(binding.match.filter, event)
+    match = binding.match
+    return names(match, event) and (not match.filter or passes(match.filter, event))
 
 
 def names(match: Match, event: TriggerEvent) -> bool:

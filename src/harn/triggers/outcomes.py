@@ -9,19 +9,20 @@ from harn.errors import HarnError
 from harn.ids import digest
 from harn.storage import Draft, draft
 from harn.triggers.dispatch_state import Dispatch, Outcome, shown_result
+from harn.triggers.event import event_at
 from harn.triggers.retry import error_class
 
 MOST_RESULT = 256 * 1024
 
 
-def outcome_records(dispatch: Dispatch, outcome: Outcome, at: str) -> list[Draft]:
+def outcome_records(dispatch: Dispatch, outcome: Outcome, now_ms: int) -> list[Draft]:
     """Return every record of an outcome; they are written in one transaction."""
-    kinds = {"succeeded": "succeeded", "skipped": "skipped"}
-    kind = f"dispatch_{kinds.get(outcome.status, 'failed')}"
+    is_well = outcome.status in ("succeeded", "skipped")
+    kind = f"dispatch_{outcome.status if is_well else 'failed'}"
     payload = _outcome_payload(dispatch, outcome)
     records = [draft(topics.TRIGGER_OUTBOX, kind, payload, headers_of(dispatch))]
     if dispatch.event.kind == "channel.emit":
-        records.append(_receipt(dispatch, outcome, at))
+        records.append(_receipt(dispatch, outcome, event_at(now_ms)))
     if outcome.dlq_entry_id is not None:
         records += _dead_letter(dispatch, outcome)
     return records

@@ -18,6 +18,7 @@ from harn.errors import HarnError
 from harn.storage import Store
 from harn.storage.leases import Heartbeat
 from harn.storage.triggers import Orphan, keep_alive, leave, take_over
+from harn.teardown import retrieve
 from harn.triggers.dispatch_state import Dispatch
 
 if TYPE_CHECKING:
@@ -29,7 +30,9 @@ logger: logging.Logger = logging.getLogger("harn.triggers")
 EVERY = 10.0
 """Seconds between two renewals of the lease."""
 AGAIN_AFTER = 1.0
-"""Seconds before a failed renewal or takeover is tried again."""
+"""Seconds before a failed renewal or takeover is tried again, or the next events are taken over."""
+AT_ONCE = 100
+"""Events that one operation takes over at most."""
 MOST_IN_MEMORY = 20_000
 """Records kept of each trigger topic when the log is in memory."""
 
@@ -93,20 +96,20 @@ class Recovery:
         while True:
             pause = EVERY
             try:
-                if not self._triggers.by_hand:
-                    await self.recover()
+                if not self._triggers.by_hand and await self.recover() == AT_ONCE:
+                    pause = AGAIN_AFTER  # there may be more
             except Exception as error:
                 logger.warning("events of other processes could not be taken over: %s", error)
                 pause = AGAIN_AFTER
             await sleep_until(clock, clock.monotonic() + pause, background=True)
 
     async def recover(self) -> int:
-        """Take over the unfinished events of processes that are gone; return how many."""
+        """Take over unfinished events of processes that are gone; return how many."""
         bindings = frozenset(binding.id for binding in self._triggers.active())
         if not bindings:
             return 0
         owner = self._triggers.dispatcher.owner
-        found = await self._store.run(partial(take_over, owner, bindings))
+        found = await self._store.run(partial(take_over, owner, bindings, AT_ONCE))
         self.recovered += len(found)
         for orphan in found:
             await self._adopt(orphan)
@@ -115,7 +118,17 @@ class Recovery:
         return len(found)
 
     async def take(self, envelope: int, binding_id: str) -> Dispatch | None:
-        """Take one envelope over and start its dispatch; None if its owner still lives."""
+        """Take one envelope over and start its dispatch; None if its owner still lives.
+
+        Cancelling stops waiting; an envelope that was taken over is dispatched.
+        """
+        # In its own task: an event that is taken and not dispatched waits for this process's end.
+        taking = asyncio.ensure_future(self._take(envelope, binding_id))
+        taking.add_done_callback(retrieve)
+        self._runtime.own(taking)
+        return await asyncio.shield(taking)
+
+    async def _take(self, envelope: int, binding_id: str) -> Dispatch | None:
         owner, bindings = self._triggers.dispatcher.owner, frozenset((binding_id,))
         found = await self._store.run(partial(take_over, owner, bindings, only=envelope))
         self.recovered += len(found)
@@ -147,7 +160,10 @@ class Recovery:
         return dispatch
 
     async def bound_memory(self) -> None:
-        """Trim the trigger topics of a store in memory, and remove what has expired."""
+        """Trim the trigger topics of a store in memory, and remove what has expired.
+
+        Cancelling leaves some of them as they are.
+        """
         await self._store.run(partial(keep_alive, self._triggers.dispatcher.owner))
         for topic in (
             topics.TRIGGER_ENVELOPES,
@@ -160,7 +176,10 @@ class Recovery:
             await self._log.trim(topic, keep=MOST_IN_MEMORY)
 
     async def leave(self) -> None:
-        """End the lease, so that other processes can take the unfinished events over at once."""
+        """End the lease, so that other processes can take the unfinished events over at once.
+
+        If this is cancelled, the lease may expire instead.
+        """
         self._renewals.stop()
         if not self._store.is_memory:
             await self._store.run(partial(leave, self._triggers.dispatcher.owner))

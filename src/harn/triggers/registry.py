@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from harn import topics
-from harn.clock import SystemClock, resolve
+from harn.clock import REAL_TIME, resolve
 from harn.current import current_frame
 from harn.errors import did_you_mean
 from harn.naming import check_data
 from harn.storage import Draft, draft
 from harn.storage.triggers import DedupeClaim, NewEvent, TakenIn, take_in
+from harn.teardown import retrieve
 from harn.telemetry.metrics import Metrics, Sample
 from harn.telemetry.spans import current_ids, trace_headers
 from harn.triggers.binding import Binding, State, TriggerBinding
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 
 EMIT_WAIT = 1.0
 """The longest time, in real seconds, that an emit waits for its handlers."""
-_REAL = SystemClock()
 
 
 class Accepted(msgspec.Struct, frozen=True):
@@ -152,7 +152,7 @@ class Triggers:
         **fields: Any,
     ) -> TriggerEvent:
         """Return a new event, received now."""
-        now = self.runtime.clock.now_ms()
+        received_at = event_at(self.runtime.clock.now_ms())
         tenant = tenant_id or current_frame().task.ambient.tenant_id
         if tenant is not None:
             check_tenant(tenant)
@@ -160,9 +160,9 @@ class Triggers:
             id=fields.pop("id", None) or self.runtime.ids.new("trigger_evt"),
             provider=provider,
             kind=kind,
-            received_at=event_at(now),
+            received_at=received_at,
             occurred_at=fields.pop("occurred_at", None)
-            or event_at(now if occurred_ms is None else occurred_ms),
+            or (received_at if occurred_ms is None else event_at(occurred_ms)),
             trace_id=fields.pop("trace_id", None) or current_ids()[0],
             tenant_id=tenant,
             provider_payload=payload,
@@ -249,7 +249,10 @@ class Triggers:
         return Accepted(event, tuple(dispatches))
 
     async def fire(self, id: str, payload: Any = None, **fields: Any) -> DispatchHandle:
-        """Fire one trigger by hand and wait for the end."""
+        """Fire one trigger by hand and wait for the end; see `trigger_fire`.
+
+        Cancelling stops waiting; a dispatch whose event has been written still runs.
+        """
         binding = self.get(id)
         fields.setdefault("kind", binding.first_event())
         for name, value in fields.items():
@@ -263,7 +266,11 @@ class Triggers:
         return await accepted.dispatches[0].wait()
 
     async def emit(self, name: str, payload: Any, *, id: str | None = None) -> EmitReceipt:
-        """Emit on a channel."""
+        """Emit on a channel; see `channel_emit`.
+
+        Cancelling before the event is written means that nothing happened; afterwards its
+        dispatches run.
+        """
         from harn.triggers.emit_receipt import EmitReceipt  # its class takes a while to make
 
         check_channel(name)
@@ -284,19 +291,24 @@ class Triggers:
         return EmitReceipt(event.id, name, False, tuple(d.handle() for d in accepted.dispatches))
 
     async def wait_briefly(self, dispatches: Sequence[Dispatch]) -> None:
-        """Wait until every dispatch has ended or is parked, for `EMIT_WAIT` seconds at most."""
+        """Wait until every dispatch has ended or is parked, for `EMIT_WAIT` seconds at most.
+
+        Cancelling leaves the dispatches alone.
+        """
         if all(each.outcome is not None for each in dispatches):
             return
         for _ in range(3):  # many handlers end within a few turns of the loop
             await asyncio.sleep(0)
         waiting = asyncio.gather(*(each.wait_or_park() for each in dispatches))
+        waiting.add_done_callback(retrieve)  # its cancel, if this is cancelled
         enough = asyncio.get_running_loop().create_future()
-        timer = _REAL.call_at(_REAL.monotonic() + EMIT_WAIT, partial(resolve, enough))
+        timer = REAL_TIME.call_at(REAL_TIME.monotonic() + EMIT_WAIT, partial(resolve, enough))
         try:
             await asyncio.wait((waiting, enough), return_when=asyncio.FIRST_COMPLETED)
         finally:
             timer.cancel()
             waiting.cancel()
+            waiting.add_done_callback(retrieve)  # asyncio would log the cancel as an error
 
     async def replay(self, event: TriggerEvent, binding_id: str) -> Dispatch:
         """Dispatch *event* again to one trigger, as a new event that names the old one."""

@@ -1,4 +1,4 @@
-"""The circuits of destinations, kept in the store for all processes; `circuit.py` decides."""
+"""The circuits of destinations, stored for all processes; `circuit_breaker.py` decides."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ class Circuits:
         """Until when a destination counts as working without a read of the store."""
 
     async def admits(self, destination: str) -> bool:
-        """Tell whether a dispatch may call *destination* now."""
+        """Tell whether a dispatch may call *destination* now.
+
+        Cancelling may leave a probe admitted that never comes; it is ignored after a minute.
+        """
 
         def decide(row: CircuitRow, now: int) -> tuple[bool, CircuitRow]:
             admitted, after = admit(_circuit(row), now)
@@ -40,7 +43,7 @@ class Circuits:
         return bool(await self._store.run(lambda: at_circuit(destination, decide)))
 
     async def note_success(self, destination: str) -> None:
-        """Close the circuit of *destination*."""
+        """Close the circuit of *destination*. Cancelling may leave it closed."""
 
         def decide(row: CircuitRow, now: int) -> tuple[None, CircuitRow]:
             return None, _row(CLOSED)
@@ -49,7 +52,10 @@ class Circuits:
             await self._store.run(lambda: at_circuit(destination, decide))
 
     async def note_failure(self, destination: str) -> bool:
-        """Count a failure; tell whether the circuit of *destination* is open now."""
+        """Count a failure; tell whether the circuit of *destination* is open now.
+
+        Cancelling may leave it counted.
+        """
 
         def decide(row: CircuitRow, now: int) -> tuple[bool, CircuitRow]:
             after = after_failure(_circuit(row), now)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger("harn.triggers")
 
-SCHEMES = ("worker", "channel", "a2a")
+URI_SCHEMES = ("worker", "channel", "a2a")
 _PAYLOAD = "provider_payload.payload"
 _RECEIPT = (
     *("id", "pool", "pool_id", "status", "priority", "key"),
@@ -42,7 +42,7 @@ class Target(Protocol):
     @property
     def uri(self) -> str: ...
     async def deliver(self, call: Call) -> Any:
-        """Deliver one event; return its receipt."""
+        """Deliver one event; return its receipt. Cancelling may leave it delivered."""
 
 
 class NotRetryable(TriggerError):
@@ -65,7 +65,7 @@ class LocalTarget:
         return hash(self.uri)
 
     async def deliver(self, call: Call) -> Any:
-        """Call the function; a plain one runs on a worker thread."""
+        """Call the function; a plain one runs on a worker thread, where no cancel reaches it."""
         return await runner_for(call.runtime, "auto").bind(self.fn)(call.event)
 
 
@@ -114,9 +114,9 @@ class SpawnToPool:
 
     async def deliver(self, call: Call) -> Any:
         """Submit the closure for this event; the receipt is the pool's task."""
-        from harn.pools import pool_get
+        from harn.pools import PoolRegistry
 
-        pool = pool_get(self.pool)
+        pool = call.runtime.service(PoolRegistry).get(self.pool)
         if pool is None:
             raise NotRetryable(f"pool {self.pool!r} does not exist; create it before its triggers")
         # On the loop: a factory is usually one line, and a thread would cost more than it.
@@ -149,8 +149,8 @@ class SpawnToPool:
 
 def receipt_of(task: PoolTask) -> dict[str, Any]:
     """Return a pool task as a receipt, which `pool_wait` accepts."""
-    shown = task.snapshot().as_dict()
-    found = {name: shown[name] for name in _RECEIPT if shown.get(name) is not None}
+    seen = task.snapshot()
+    found = {name: value for name in _RECEIPT if (value := getattr(seen, name)) is not None}
     return {"_type": "pool_task", **found}
 
 
@@ -257,7 +257,7 @@ def _from_uri(uri: str) -> Target:
         from harn.triggers.a2a import A2aTarget
 
         return A2aTarget(uri)
-    near = did_you_mean(scheme, SCHEMES) if separator else ""
+    near = did_you_mean(scheme, URI_SCHEMES) if separator else ""
     known = '"worker://queue", "channel://name" or "a2a://host/path"'
     accepted = f"{known}; give a function itself, not its name{near}"
     raise InvalidOption("handler", uri, accepted)

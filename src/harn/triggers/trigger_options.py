@@ -11,7 +11,7 @@ from harn.triggers.event import SignatureState, TriggerEvent
 from harn.triggers.retry import Backoff
 from harn.workers import Priority
 
-Provider = Literal[
+ProviderName = Literal[
     "channel",
     "cron",
     "github",

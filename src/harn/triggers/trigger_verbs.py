@@ -11,14 +11,14 @@ from harn.triggers.emit_receipt import EmitReceipt
 from harn.triggers.registry import Triggers
 from harn.triggers.retry import BY_HAND
 from harn.triggers.targets import Handler
-from harn.triggers.trigger_options import EventFields, FlowOptions, MatchOptions, Provider
+from harn.triggers.trigger_options import EventFields, FlowOptions, MatchOptions, ProviderName
 
 
 async def trigger_register(
     *,
     id: str,
     kind: Kind,
-    provider: Provider,
+    provider: ProviderName,
     match: MatchOptions | None,
     handler: Handler,
     **flow: Unpack[FlowOptions],
