@@ -219,7 +219,7 @@ async def test_a_graceful_stop_lets_the_turn_end_and_leaves_the_mail() -> None:
         agent = spawn(lambda: agent_loop("watch", tools=[gate.look], mode="daemon", mailbox=inbox))
         await gate.entered.wait()
         stopping = spawn(cancel_graceful, agent, "30s")
-        while not agent.task.cancel_requested:
+        while not agent._task.cancel_requested:
             await asyncio.sleep(0)
         gate.let_go.set()
         outcome = await stopping
@@ -235,7 +235,7 @@ async def test_a_graceful_stop_ends_a_daemon_that_waits_for_mail() -> None:
     async with models() as server:
         inbox: Mailbox[Any] = mailbox_open("inbox")
         agent = spawn(lambda: agent_loop("watch", mode="daemon", mailbox=inbox))
-        while not agent.task.parked:
+        while not agent._task.parked:
             await asyncio.sleep(0)
 
         assert unsettled_state().suspended_subagents == []
@@ -270,7 +270,7 @@ async def test_a_cancelled_daemon_stops_in_its_turn() -> None:
         await inbox.send("first")
         await gate.entered.wait()
         agent.cancel()
-        await agent.ended()
+        await agent._join()
 
         assert (agent.status, gate.passed) == ("cancelled", 0)
         assert unsettled_state().suspended_subagents == []

@@ -116,6 +116,18 @@ async def test_limits_are_in_front_of_every_call_and_settled_to_what_was_used() 
     assert len(models.received) == 15
 
 
+async def test_a_call_that_is_refused_has_used_no_tokens() -> None:
+    async with at_work(lambda body: Fail(400)) as (models, _):
+        llm_rate_limit("fake", tpm=400)
+        # Each call reserves over 100 by estimate: the fourth would have to wait for a minute.
+        async with deadline("20s"):
+            for _ in range(6):
+                with pytest.raises(ModelError):
+                    await llm_call("hello", max_tokens=100)
+
+    assert len(models.received) == 6
+
+
 class Point(msgspec.Struct):
     x: int
     y: int
@@ -348,6 +360,9 @@ async def test_providers_come_from_a_file(tmp_path: Path, monkeypatch: pytest.Mo
         ('base_url = "http://x"\nkind = "grpc"', "kind"),
         ('base_url = "http://x"\ntimeout = "soon"', "timeout"),
         ('base_url = "http://x"\nmodels = 5', "models"),
+        ('base_url = "http://x"\nkind = ["openai"]', "kind"),
+        ('base_url = "http://x"\napi_key_env = 5', "api_key_env=5: a text"),
+        ('base_url = "http://x"\ndefault_model = 5', "default_model=5: a text"),
         ("base_url = ", "providers.toml"),
     ],
 )

@@ -62,6 +62,7 @@ def test_bytes_that_are_no_text_are_replaced() -> None:
     [
         ("1500", 1500),
         ("0", 0),
+        ("0000000000001500", 1500),
         ("99999999999999999999", LONGEST_RETRY_MS),
         ("-1", None),
         ("1.5", None),

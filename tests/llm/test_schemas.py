@@ -168,6 +168,11 @@ def test_a_bad_answer_is_unacceptable_and_nothing_else(wanted: Any, text: str) -
         shape_of(wanted).read(text)
 
 
+def test_an_answer_that_is_nested_too_deeply_is_unacceptable() -> None:
+    with pytest.raises(Unacceptable, match="too deeply"):
+        shape_of(dict[str, Any]).read('{"a": ' + "[" * 100_000)
+
+
 def test_something_else_is_refused() -> None:
     with pytest.raises(InvalidOption, match="schema"):
         shape_of(5)

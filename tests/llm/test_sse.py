@@ -160,6 +160,35 @@ async def test_failures_in_a_row_can_be_limited() -> None:
     assert "secret" not in str(caught.value)
 
 
+async def test_a_connection_that_was_made_ends_a_row_of_failures() -> None:
+    async def broken(connection: Connection) -> None:
+        await connection.begin(headers="content-length: 99\r\n")
+        await connection.send("data: x\n\n")
+
+    async with SseServer(refuses(503), broken, broken, refuses(503)) as server:
+        events = await all_of(server.url, max_retries=2)
+
+    assert [each.data for each in events] == ["x", "x"]
+    assert len(server.received) == 5
+
+
+async def test_the_next_connection_waits_as_long_as_a_refusal_asks() -> None:
+    clock, times = SystemClock(), list[float]()
+
+    def at(status: int, headers: str = "") -> Answer:
+        async def answer(connection: Connection) -> None:
+            times.append(clock.monotonic())
+            await connection.begin(status, headers=headers)
+
+        return answer
+
+    async with SseServer(at(503, "retry-after-ms: 400\r\n"), at(204)) as server:
+        await all_of(server.url)
+
+    first, second = times
+    assert second - first >= 0.4
+
+
 async def test_an_event_that_is_too_long_ends_the_stream_after_those_before_it() -> None:
     found = []
     async with SseServer(says("data: ok\n\n", "data: " + "x" * 5000)) as server:

@@ -51,6 +51,13 @@ def test_a_call_that_does_not_fit_is_a_value_error(text: str) -> None:
         Tool(search).arguments(text)
 
 
+def test_arguments_that_are_nested_too_deeply_are_a_value_error() -> None:
+    def take(value: Any) -> None: ...
+
+    with pytest.raises(ValueError, match="too deeply"):
+        Tool(take).arguments(f'{{"value": {"[" * 100_000}')
+
+
 def untyped(a): ...  # type: ignore[no-untyped-def]  # what the test is about
 def starred(*args: int) -> None: ...
 

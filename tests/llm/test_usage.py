@@ -19,6 +19,7 @@ from harn import (
     SchedulerPolicy,
     agent_loop,
     drain,
+    event_log_emit,
     event_log_read,
     llm_call,
     llm_price,
@@ -135,7 +136,7 @@ async def test_a_cancelled_call_leaves_a_record() -> None:
         while not server.received:
             await spawn(lambda: None)
         asking.cancel()
-        await asking.ended()
+        await asking._join()
         [call] = await calls()
 
     assert (call["failed"], call["error"]) == (True, "CancelledError")
@@ -311,6 +312,17 @@ async def test_bad_questions_are_refused_by_name(options: Any, named: str) -> No
     async with Runtime():
         with pytest.raises(InvalidOption, match=named):
             await llm_usage(**options)
+
+
+async def test_a_record_of_another_kind_is_not_counted() -> None:
+    async with Runtime():
+        await event_log_emit("llm.usage", "note", 5)
+        async with llm_slot("acme", input_tokens=7) as slot:
+            await slot.settle(input_tokens=7)
+
+        [total] = await llm_usage(by=())
+
+    assert (total.calls, total.input_tokens) == (1, 7)
 
 
 async def test_a_record_that_cannot_be_written_fails_no_call(

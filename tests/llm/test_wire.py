@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -121,6 +122,8 @@ async def test_tools_and_their_results_go_both_ways(kind: str) -> None:
         (Garbage(), None, True),
         (Garbage(b"{}"), None, True),
         (Garbage(b"[" * 100_000), None, True),
+        (Garbage(b'{"choices": [{"message": {}}], "usage": {"prompt_tokens": "x"}}'), None, True),
+        (Garbage(b'{"content": [], "usage": {"input_tokens": "x"}}'), None, True),
         (CutShort("some text"), None, True),
     ],
 )
@@ -151,6 +154,61 @@ async def test_a_stream_that_is_cut_short_fails_after_what_arrived(kind: str) ->
     assert "".join(pieces).startswith("one")
 
 
+@contextlib.asynccontextmanager
+async def answering(kind: str, raw: bytes) -> AsyncIterator[OpenAICompatible | AnthropicMessages]:
+    """Open a client of a server that answers one request with *raw*."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        [length] = re.findall(rb"content-length: (\d+)", head.lower())
+        await reader.readexactly(int(length))
+        writer.write(raw)
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        make = OpenAICompatible if kind == "openai" else AnthropicMessages
+        provider = make("fake", f"http://{host}:{port}", Secret(KEY))
+        try:
+            yield provider
+        finally:
+            await provider.aclose()
+
+
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        ("openai", "5"),
+        ("openai", '{"choices": 5}'),
+        ("openai", '{"choices": [{"delta": 5}]}'),
+        ("openai", '{"usage": {"prompt_tokens": "x"}}'),
+        ("anthropic", "5"),
+        ("anthropic", '{"type": "message_start"}'),
+        ("anthropic", '{"type": "content_block_delta", "delta": 5}'),
+        ("anthropic", '{"type": "message_delta", "usage": {"output_tokens": "x"}}'),
+    ],
+)
+async def test_an_event_of_another_form_is_a_failure_of_the_provider(kind: str, data: str) -> None:
+    raw = f"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: {data}\n\n"
+    async with answering(kind, raw.encode()) as provider:
+        with pytest.raises(ModelError, match="unexpected form") as caught:
+            async for _ in provider.stream(request()):
+                pass
+
+    assert caught.value.retryable
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+async def test_the_status_of_a_failure_counts_whatever_its_body_is(kind: str) -> None:
+    raw = b"HTTP/1.1 400 Bad Request\r\n\r\n" + b"[" * 100_000
+    async with answering(kind, raw) as provider:
+        with pytest.raises(ModelError) as caught:
+            await provider.complete(request())
+
+    assert caught.value.status_code == 400
+    assert len(str(caught.value)) < 500
+
+
 @pytest.mark.parametrize("kind", FORMATS)
 async def test_a_slow_answer_times_out_as_retryable(kind: str) -> None:
     async with talking(kind, [Slow(30, Say("late"))], timeout=0.05) as (provider, _):
@@ -160,7 +218,7 @@ async def test_a_slow_answer_times_out_as_retryable(kind: str) -> None:
     assert caught.value.retryable
 
 
-async def test_nobody_there_is_retryable() -> None:
+async def test_a_refused_connection_is_retryable() -> None:
     provider = OpenAICompatible("fake", "http://127.0.0.1:1", Secret(""))
     with pytest.raises(ModelError, match="connection failed") as caught:
         await provider.complete(request())

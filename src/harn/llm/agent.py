@@ -14,12 +14,13 @@ from typing import Any, Literal, Unpack, get_args
 
 from harn import topics
 from harn.current import current_frame, current_runtime
+from harn.error_text import error_text
 from harn.errors import ClaimLost, InvalidOption, MailboxClosed, StepChanged, did_you_mean
 from harn.graceful_stop import shielded
-from harn.llm.agent_steps import AgentSteps, Outcome
+from harn.llm.agent_steps import AgentSteps, ToolOutcome
 from harn.llm.call import LlmOptions, llm_call
 from harn.llm.conversation import AgentResult, Conversation, OpenAgents, Stop
-from harn.llm.done_tool import DONE, GO_ON, done
+from harn.llm.done_tool import CONTINUE, DONE, done
 from harn.llm.messages import LlmResult, Message, ToolCall
 from harn.llm.tools import Tool, as_text, tools_of
 from harn.option_checks import whole_number
@@ -156,7 +157,7 @@ async def _turn(agent: _Agent, talk: Conversation) -> tuple[Stop, str]:
                 if agent.until_done and call.name == DONE and not result.is_error:
                     return "done", result.text or reply.text
             if not reply.tool_calls:
-                talk.messages.append(GO_ON)
+                talk.messages.append(CONTINUE)
     return "max_iterations", reply.text
 
 
@@ -210,13 +211,13 @@ async def _run_tool(agent: _Agent, call: ToolCall) -> Message:
     return Message("tool", text, tool_call_id=call.id, is_error=failed)
 
 
-async def _called(known: Mapping[str, Tool], call: ToolCall) -> Outcome:
+async def _called(known: Mapping[str, Tool], call: ToolCall) -> ToolOutcome:
     text, failed = await _outcome(known, call)
     _record("agent_tool_called", {"tool": call.name, "call_id": call.id, "failed": failed})
     return text, failed
 
 
-async def _outcome(known: Mapping[str, Tool], call: ToolCall) -> Outcome:
+async def _outcome(known: Mapping[str, Tool], call: ToolCall) -> ToolOutcome:
     tool = known.get(call.name)
     if tool is None:
         return f"there is no tool {call.name!r}; the tools are: {', '.join(known) or 'none'}", True
@@ -231,7 +232,7 @@ async def _outcome(known: Mapping[str, Tool], call: ToolCall) -> Outcome:
     except (ClaimLost, StepChanged):
         raise  # these end the attempt; the model cannot do anything about them
     except Exception as error:
-        return f"{type(error).__name__}: {error}", True
+        return error_text(error), True
 
 
 def _ended(stop: Stop, text: str, talk: Conversation) -> AgentResult:

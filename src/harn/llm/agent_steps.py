@@ -13,7 +13,7 @@ from harn.durable_work import durable_work
 from harn.llm.messages import LlmResult, ToolCall, Usage
 from harn.state import step, take_number
 
-Outcome = tuple[str, bool]
+ToolOutcome = tuple[str, bool]
 """The text of a tool's result or error, and whether it failed."""
 
 
@@ -35,8 +35,8 @@ class AgentSteps:
         return _reply(await step(f"{self._name}: model", _ask, ask))
 
     async def tool(
-        self, call: ToolCall, name: str, run: Callable[[], Awaitable[Outcome]]
-    ) -> Outcome:
+        self, call: ToolCall, name: str, run: Callable[[], Awaitable[ToolOutcome]]
+    ) -> ToolOutcome:
         """Return the outcome of *call*: the recorded one, or that of *run*. Cancelling cancels it.
 
         *name* is the tool's own; the model may have written another one.
@@ -53,7 +53,7 @@ async def _ask(ask: Callable[[], Awaitable[LlmResult]]) -> dict[str, Any]:
     return {**reply.as_dict(), "tool_calls": calls}
 
 
-async def _run(name: str, arguments: str, run: Callable[[], Awaitable[Outcome]]) -> Outcome:
+async def _run(name: str, arguments: str, run: Callable[[], Awaitable[ToolOutcome]]) -> ToolOutcome:
     return await run()
 
 

@@ -28,13 +28,11 @@ class AnthropicMessages:
     async def complete(self, request: ModelRequest) -> ModelReply:
         """Call the model and return its whole answer. Cancelling closes the connection."""
         answer, headers = await self._wire.post(PATH, self._body(request), request.sending)
-        try:
+        with self._wire.reading():
             blocks = answer["content"]
             calls = tuple(_tool_call(each) for each in blocks if each["type"] == "tool_use")
             text = "".join(each["text"] for each in blocks if each["type"] == "text")
             usage = _usage(answer.get("usage") or {})
-        except (KeyError, TypeError, AttributeError) as error:
-            raise self._wire.unreadable(error) from None
         if request.schema is not None:
             structured = [call.arguments for call in calls if call.name == STRUCTURED]
             text = structured[0] if structured else text
@@ -59,25 +57,35 @@ class AnthropicMessages:
                 first = False
                 yield Delta(headers=headers)
             event = self._wire.decoded(data)
-            kind = event.get("type")
-            if kind == "message_start":
-                used = _usage(event["message"].get("usage") or {})
-                yield Delta(usage=used)
-            elif kind == "content_block_delta":
-                if text := (event.get("delta") or {}).get("text"):
-                    yield Delta(text=text)
-            elif kind == "message_delta":
-                output = int((event.get("usage") or {}).get("output_tokens") or used.output_tokens)
-                used = replace(used, output_tokens=output)
-                yield Delta(usage=used)
-            elif kind == "message_stop":
+            with self._wire.reading():
+                kind = event.get("type")
+                text, usage = self._part(kind, event, used)
+            if kind == "message_stop":
                 return
-            elif kind == "error":
-                problem = event.get("error") or {}
-                raise self._wire.error(
-                    f"the stream failed: {problem.get('message', problem)}", retryable=True
-                )
+            if text:
+                yield Delta(text=text)
+            if usage is not None:
+                used = usage
+                yield Delta(usage=used)
         raise self._wire.error("the stream ended without 'message_stop'", retryable=True)
+
+    def _part(
+        self, kind: object, event: dict[str, Any], used: Usage
+    ) -> tuple[str | None, Usage | None]:
+        """Return the text of an event of a stream, and the usage that it adds to *used*."""
+        if kind == "message_start":
+            return None, _usage(event["message"].get("usage") or {})
+        if kind == "content_block_delta":
+            return (event.get("delta") or {}).get("text"), None
+        if kind == "message_delta":
+            output = int((event.get("usage") or {}).get("output_tokens") or used.output_tokens)
+            return None, replace(used, output_tokens=output)
+        if kind == "error":
+            problem = event.get("error") or {}
+            raise self._wire.error(
+                f"the stream failed: {problem.get('message', problem)}", retryable=True
+            )
+        return None, None
 
     def count_tokens(self, request: ModelRequest) -> int:
         """Estimate the input tokens from the length of the text."""
@@ -161,7 +169,7 @@ def _blocks(message: Message) -> list[dict[str, Any]]:
 def _arguments(text: str) -> Any:
     try:
         return msgspec.json.decode(text)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return {}
 
 

@@ -8,7 +8,7 @@ from harn.llm.messages import Message
 
 DONE = "done"
 
-GO_ON = Message(
+CONTINUE = Message(
     "user",
     "Continue. Nothing is left to do? Then call the tool `done` with your result.",
 )

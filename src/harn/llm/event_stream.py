@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from harn.errors import SseError
+from harn.option_checks import read_whole
 
 LINE_END = re.compile(rb"\r\n|\n|\r")
 BOM = b"\xef\xbb\xbf"
@@ -111,8 +112,8 @@ class EventStreamParser:
             self._kind = value
         elif name == "id" and "\0" not in value:
             self._next_id = value
-        elif name == "retry" and value.isascii() and value.isdigit():
-            self.retry_ms = min(int(value[:12]), LONGEST_RETRY_MS)
+        elif name == "retry" and (retry_ms := read_whole(value, 100)) is not None:
+            self.retry_ms = min(retry_ms, LONGEST_RETRY_MS)
 
     def _dispatch(self) -> SseEvent | None:
         self.id = self._next_id

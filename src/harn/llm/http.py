@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
+from harn.error_text import error_text
 from harn.errors import HarnError, ModelError
+from harn.masking import MASK
 
 RETRYABLE = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 """Status codes after which a retry of the same call may succeed."""
 Sending = Callable[[], Awaitable[None]]
 LARGEST_BODY = 64 * 1024 * 1024
+LONGEST_REASON = 300
+"""Characters that a message has of a provider's own."""
 
 
 class Secret:
@@ -30,7 +34,7 @@ class Secret:
 
     def hide_in(self, text: str) -> str:
         """Return *text* without the key."""
-        return text.replace(self._value, "***") if self._value else text
+        return text.replace(self._value, MASK) if self._value else text
 
     def __repr__(self) -> str:
         return "Secret(***)"
@@ -121,13 +125,19 @@ class Wire:
             headers=headers,
         )
 
-    def unreadable(self, error: Exception) -> ModelError:
-        """Return the error for an answer that lacks a part, or has it in another form."""
-        reason = f"{type(error).__name__}: {error}"
-        return self.error(f"the answer has an unexpected form ({reason})", retryable=True)
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """Raise `ModelError` for an answer that lacks a part, or has it in another form."""
+        try:
+            yield
+        except (LookupError, TypeError, AttributeError, ValueError) as error:
+            reason = error_text(error, LONGEST_REASON)
+            raise self.error(
+                f"the answer has an unexpected form ({reason})", retryable=True
+            ) from None
 
     @contextlib.contextmanager
-    def _failures(self) -> Any:
+    def _failures(self) -> Iterator[None]:
         import httpx2
 
         try:
@@ -137,8 +147,8 @@ class Wire:
                 f"no answer in time ({type(error).__name__})", retryable=True
             ) from None
         except (httpx2.TransportError, httpx2.SSEError) as error:
-            text = f"{type(error).__name__}: {error}"
-            raise self.error(f"connection failed ({text})", retryable=True) from None
+            reason = error_text(error, LONGEST_REASON)
+            raise self.error(f"connection failed ({reason})", retryable=True) from None
 
     def _check(self, status: int, headers: Mapping[str, str], content: bytes) -> None:
         if status >= 400:
@@ -185,7 +195,7 @@ def _message(content: bytes) -> str:
         found = msgspec.json.decode(content)
         inner = found.get("error", found) if isinstance(found, dict) else found
         text = inner.get("message", inner) if isinstance(inner, dict) else inner
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         text = content.decode("utf-8", "replace")
     shown = str(text).strip() or "no reason given"
-    return shown if len(shown) <= 300 else f"{shown[:297]}..."
+    return shown if len(shown) <= LONGEST_REASON else f"{shown[: LONGEST_REASON - 3]}..."

@@ -25,7 +25,7 @@ class OpenAICompatible:
     async def complete(self, request: ModelRequest) -> ModelReply:
         """Call the model and return its whole answer. Cancelling closes the connection."""
         answer, headers = await self._wire.post(PATH, self._body(request), request.sending)
-        try:
+        with self._wire.reading():
             choice = answer["choices"][0]
             message = choice["message"]
             return ModelReply(
@@ -37,8 +37,6 @@ class OpenAICompatible:
                 headers=headers,
                 raw=answer,
             )
-        except (KeyError, IndexError, TypeError, AttributeError) as error:
-            raise self._wire.unreadable(error) from None
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Delta, None]:
         """Yield the answer piece by piece; closing the iterator closes the connection."""
@@ -50,15 +48,21 @@ class OpenAICompatible:
                 yield Delta(headers=headers)
             if data.strip() == "[DONE]":
                 return
-            chunk = self._wire.decoded(data)
+            for delta in self._deltas(self._wire.decoded(data)):
+                yield delta
+        raise self._wire.error("the stream ended without '[DONE]'", retryable=True)
+
+    def _deltas(self, chunk: Any) -> list[Delta]:
+        with self._wire.reading():
             if "error" in chunk:
                 raise self._wire.error(f"the stream failed: {chunk['error']}", retryable=True)
-            for choice in chunk.get("choices") or ():
-                if text := (choice.get("delta") or {}).get("content"):
-                    yield Delta(text=text)
-            if usage := _usage(chunk.get("usage")):
-                yield Delta(usage=usage)
-        raise self._wire.error("the stream ended without '[DONE]'", retryable=True)
+            choices = chunk.get("choices") or ()
+            texts = [(choice.get("delta") or {}).get("content") for choice in choices]
+            usage = _usage(chunk.get("usage"))
+            return [
+                *(Delta(text=text) for text in texts if text),
+                *([] if usage is None else [Delta(usage=usage)]),
+            ]
 
     def count_tokens(self, request: ModelRequest) -> int:
         """Estimate the input tokens from the length of the text."""

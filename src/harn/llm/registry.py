@@ -43,7 +43,7 @@ FIELDS = ("kind", "base_url", "api_key_env", "default_model", "timeout", "models
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ProviderEntry:
     """The configuration of a provider."""
 
     name: str
@@ -55,8 +55,10 @@ class Entry:
 
 
 BUILT_IN = {
-    "openai": Entry("openai", "openai", "https://api.openai.com/v1", "OPENAI_API_KEY"),
-    "anthropic": Entry("anthropic", "anthropic", "https://api.anthropic.com", "ANTHROPIC_API_KEY"),
+    "openai": ProviderEntry("openai", "openai", "https://api.openai.com/v1", "OPENAI_API_KEY"),
+    "anthropic": ProviderEntry(
+        "anthropic", "anthropic", "https://api.anthropic.com", "ANTHROPIC_API_KEY"
+    ),
 }
 
 
@@ -82,7 +84,7 @@ class Models:
     def __init__(self, runtime: Runtime) -> None:
         self._catalogue = runtime.settings.providers
         self._prices = runtime.service(Prices)
-        self._entries: dict[str, Entry] | None = None
+        self._entries: dict[str, ProviderEntry] | None = None
         self._clients: dict[str, Provider] = {}
         self._registered: dict[str, str | None] = {}
 
@@ -108,7 +110,7 @@ class Models:
         return Route(name, chosen, self._client(name, entry), price)
 
     @property
-    def entries(self) -> dict[str, Entry]:
+    def entries(self) -> dict[str, ProviderEntry]:
         """Every configured provider, by name; read on first use."""
         if self._entries is None:
             self._entries = {**BUILT_IN, **load_entries(self._catalogue)}
@@ -133,7 +135,7 @@ class Models:
             "register yours with llm_provider(name, client)",
         )
 
-    def _client(self, name: str, entry: Entry | None) -> Provider:
+    def _client(self, name: str, entry: ProviderEntry | None) -> Provider:
         if name not in self._clients:
             assert entry is not None
             key = Secret((read_secret(entry.api_key_env) if entry.api_key_env else None) or "")
@@ -171,7 +173,7 @@ def llm_provider(name: str, client: Provider, *, default_model: str | None = Non
     current_runtime().service(Models).register(name, client, default_model)
 
 
-def load_entries(given: Path | None) -> dict[str, Entry]:
+def load_entries(given: Path | None) -> dict[str, ProviderEntry]:
     """Read the providers from *given*, else from the first catalogue that has any."""
     for path, document in catalogues(given):
         if found := _entries(path, document.get("providers", {})):
@@ -179,7 +181,7 @@ def load_entries(given: Path | None) -> dict[str, Entry]:
     return {}
 
 
-def _entries(path: Path, tables: Any) -> dict[str, Entry]:
+def _entries(path: Path, tables: Any) -> dict[str, ProviderEntry]:
     if not isinstance(tables, dict):
         raise ManifestError(f"{path.name}: [providers] must be a table of tables")
     return {
@@ -189,13 +191,13 @@ def _entries(path: Path, tables: Any) -> dict[str, Entry]:
     }
 
 
-def _entry(path: Path, name: str, table: dict[str, Any]) -> Entry:
+def _entry(path: Path, name: str, table: dict[str, Any]) -> ProviderEntry:
     where = f"{path.name}: [providers.{name}]"
     for key in table:
         if key not in FIELDS:
             raise ManifestError(f"{where} has an unknown key {key!r}{did_you_mean(key, FIELDS)}")
     kind = table.get("kind", "openai")
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise ManifestError(f"{where} kind={kind!r}: one of {', '.join(KINDS)}")
     base_url = table.get("base_url")
     if not isinstance(base_url, str) or not base_url.startswith(("http://", "https://")):
@@ -204,9 +206,12 @@ def _entry(path: Path, name: str, table: dict[str, Any]) -> Entry:
         timeout = to_seconds(table.get("timeout", 120.0), "timeout")
     except InvalidOption as error:
         raise ManifestError(f"{where} {error}") from None
+    for key in ("api_key_env", "default_model"):
+        if not isinstance(table.get(key, ""), str):
+            raise ManifestError(f"{where} {key}={table[key]!r}: a text")
     if not isinstance(table.get("models", {}), dict):
         raise ManifestError(f"{where} models: a table for each model")
-    return Entry(
+    return ProviderEntry(
         name=name,
         kind=kind,
         base_url=base_url,

@@ -20,6 +20,7 @@ from harn.pydantic_types import adapter_of, mentions_pydantic, reasons
 MOST_FAULTS = 5
 """How many faults of an answer the model is told."""
 LONGEST_FAULT = 300
+TOO_DEEP = "nested too deeply"
 
 
 class Unacceptable(Exception):
@@ -80,6 +81,8 @@ def _msgspec(decoder: msgspec.json.Decoder[Any], text: str) -> Any:
         return decoder.decode(strip_fence(text))
     except msgspec.MsgspecError as error:
         raise Unacceptable(str(error)) from None
+    except RecursionError:
+        raise Unacceptable(TOO_DEEP) from None
 
 
 def _pydantic(validate: Callable[[str], Any], text: str) -> Any:
@@ -132,7 +135,7 @@ class _Checker:
         except Unresolvable as error:
             raise InvalidOption("schema", error.ref, "a $ref to something in it") from None
         except RecursionError:
-            raise Unacceptable("$: nested too deeply") from None
+            raise Unacceptable(f"$: {TOO_DEEP}") from None
         if faults:
             told = (f"{fault.json_path}: {_shortened(fault.message)}" for fault in faults)
             raise Unacceptable("; ".join(told))

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from harn.clock import sleep_until
 from harn.current import current_runtime
 from harn.duration import Duration, to_ms, to_seconds
+from harn.error_text import error_text
 from harn.errors import ChannelClosed, HarnError, InvalidOption, SseError
 from harn.llm.event_stream import EventStreamParser, SseEvent
 from harn.masking import mask
@@ -92,7 +93,7 @@ class SseStream:
         self._events.close()
         if self._reading is not None:
             self._reading.cancel()
-            await self._reading.ended()
+            await self._reading._join()
 
     def __aiter__(self) -> AsyncIterator[SseEvent]:
         return self
@@ -189,7 +190,7 @@ class SseStream:
                     if self._parser.retry_ms is not None:
                         self._retry_ms = self._parser.retry_ms
         except httpx2.TransportError as error:
-            raise _Lost(f"{type(error).__name__}: {error}", was_connected=was_connected) from None
+            raise _Lost(error_text(error), was_connected=was_connected) from None
         return True
 
     def _check(self, response: Any) -> None:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, NotRequired, get_args, get_origin
 import msgspec
 
 from harn.errors import InvalidOption
-from harn.llm.schemas import inline
+from harn.llm.schemas import TOO_DEEP, inline
 from harn.pydantic_types import adapter_of, mentions_pydantic, reasons
 
 RULES = (
@@ -111,7 +111,10 @@ def _by_msgspec(signature: _Signature) -> Parameters:
     decoder = msgspec.json.Decoder(struct)
 
     def read(text: str) -> dict[str, Any]:
-        given = msgspec.structs.asdict(decoder.decode(text or "{}"))
+        try:
+            given = msgspec.structs.asdict(decoder.decode(text or "{}"))
+        except RecursionError:
+            raise ValueError(TOO_DEEP) from None
         return {name: value for name, value in given.items() if value is not msgspec.UNSET}
 
     return Parameters(schema, read)

@@ -90,7 +90,8 @@ async def llm_usage(
     """Add up what the model calls of all processes have used, grouped *by* one or more names.
 
     The names are tenant, provider, model, queue, pool, session and day (UTC). *since* is an aware
-    datetime, or a duration until now; None means all records that the log has.
+    datetime, or a duration until now; None means all records that the log has. Cancelling leaves
+    nothing behind.
 
     >>> import harn
     >>> async def main() -> list[int]:
@@ -130,8 +131,10 @@ class UsageSums:
         self._by = by
         self._sums: dict[tuple[str | None, ...], dict[str, Any]] = {}
 
-    def add(self, call: Mapping[str, Any], at_ms: int) -> None:
-        """Add one record, of a call at *at_ms*."""
+    def add(self, call: Any, at_ms: int) -> None:
+        """Add the payload of one record, of a call at *at_ms*; another one is left out."""
+        if not isinstance(call, Mapping):
+            return  # any program may emit to the topic
         values = tuple(_value(call, at_ms, name) for name in self._by)
         sums = self._sums.get(values)
         if sums is None:
