@@ -49,7 +49,7 @@ class Process:
             with contextlib.suppress(ValueError):
                 self.said.put(json.loads(line))
 
-    def hears(self, status: str, within: float = 30) -> dict[str, Any]:
+    def reports(self, status: str, within: float = 30) -> dict[str, Any]:
         clock = SystemClock()
         end = clock.monotonic() + within
         while clock.monotonic() < end:
@@ -64,7 +64,7 @@ class Process:
 
     @property
     def url(self) -> str:
-        return f"http://{self.hears('ready')['bind']}"
+        return f"http://{self.reports('ready')['bind']}"
 
     def signal(self, number: int) -> None:
         self.process.send_signal(number)

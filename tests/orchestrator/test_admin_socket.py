@@ -99,7 +99,7 @@ def place(tmp_path: Path) -> Path:
 @pytest.fixture
 def service(place: Path) -> Iterator[Process]:
     with serving(place) as process:
-        process.hears("ready")
+        process.reports("ready")
         yield process
 
 
@@ -181,7 +181,7 @@ def test_a_queue_is_drained_by_the_service(place: Path, run: Run) -> None:
     (place / "harn.toml").write_text(manifest(queued='"handlers::note"'))
 
     with serving(place) as service:
-        service.hears("ready")
+        service.reports("ready")
         code, report, err = run("queue", "drain", "triage", "--consumer-id", "me")
 
         assert (code, report["acked"], report["consumer_id"]) == (0, 3, "me")
@@ -219,7 +219,7 @@ def test_a_job_in_a_session_pool_survives_the_service(place: Path, run: Run) -> 
 def test_reload_asks_the_service_and_needs_one(place: Path, run: Run) -> None:
     assert run("reload")[0] == 1
     with serving(place) as service:
-        service.hears("ready")
+        service.reports("ready")
         (place / "harn.toml").write_text(manifest(more='"handlers::note"'))
         code, document, _ = run("reload")
         assert (code, document["triggers"]) == (0, 4)
@@ -273,7 +273,7 @@ def test_another_manifest_or_store_than_the_services_is_refused(
 
 def test_the_socket_is_private_and_goes_with_the_service(place: Path, run: Run) -> None:
     with serving(place) as service:
-        service.hears("ready")
+        service.reports("ready")
         path = place / "state" / SOCKET
         about = path.stat()
         assert (stat.S_IMODE(about.st_mode), stat.S_ISSOCK(about.st_mode)) == (0o600, True)
@@ -287,7 +287,7 @@ def test_a_leftover_of_a_killed_service_is_no_service_and_is_replaced(
     place: Path, run: Run
 ) -> None:
     with serving(place) as service:
-        service.hears("ready")
+        service.reports("ready")
         service.signal(signal.SIGKILL)
         service.ends()
     assert (place / "state" / SOCKET).exists()
@@ -295,7 +295,7 @@ def test_a_leftover_of_a_killed_service_is_no_service_and_is_replaced(
     assert (code, err) == (0, "") and "via" not in document
 
     with serving(place) as service:
-        service.hears("ready")
+        service.reports("ready")
         assert run("fire", "pooled")[1]["via"] == "state/admin.sock"
 
 
@@ -345,8 +345,8 @@ def test_a_link_to_the_socket_of_another_service_is_not_followed(
 
 def test_another_service_takes_the_socket_over_when_the_owner_ends(place: Path, run: Run) -> None:
     with serving(place) as first, serving(place) as second:
-        first.hears("ready")
-        second.hears("ready")
+        first.reports("ready")
+        second.reports("ready")
         assert run("fire", "pooled", "--payload", '"a"')[0] == 0
         owner = int(ledger(place)[0].split()[0])
         other = second if owner == first.process.pid else first
@@ -372,7 +372,7 @@ def test_a_directory_longer_than_a_sockets_address_works(
     state = str(deep / "state")
 
     with serving(deep) as service:
-        service.hears("ready")
+        service.reports("ready")
         code = invoke(["orchestrator", "fire", "pooled", "--payload", '"x"', "--state-dir", state])
 
     assert code == 0

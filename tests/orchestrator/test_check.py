@@ -1,4 +1,4 @@
-"""`orchestrator check` tells every mistake in one run, each at its line and key."""
+"""`orchestrator check` lists every mistake in one run, each at its line and key."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ async def test_a_spliced_request_is_refused() -> None:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-async def test_a_content_type_that_nobody_signed_does_not_change_what_a_body_says(
+async def test_a_content_type_that_is_not_signed_does_not_change_what_a_body_says(
     scheme: Scheme,
 ) -> None:
     payload = {"id": "e1", "type": "thing"}

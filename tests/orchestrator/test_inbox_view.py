@@ -1,4 +1,4 @@
-"""`queue ls --json` tells the truth about the dispatcher, on every engine."""
+"""`queue ls --json` agrees with the dispatcher, on every engine."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def test_an_export_that_cannot_be_imported_is_a_clear_error(tmp_path: Path, lib:
         manifest.bound(manifest.triggers[0], manifest.resolver())
 
 
-def test_S2_a_manifest_that_anybody_can_write_is_refused(tmp_path: Path) -> None:
+def test_S2_a_manifest_that_every_user_can_write_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, CONSUMER)
     path.chmod(0o666)
 
@@ -206,6 +206,7 @@ TRIGGER = '[[triggers]]\nid = "t"\nkind = "webhook"\nprovider = "github"\nhandle
         (TRIGGER + 'tenant_id = ""\n', "tenant_id"),
         (TRIGGER + 'tenant_id = "a\\nb"\n', "tenant_id"),
         ('[serve]\nbind = "nowhere"\n', "host:port"),
+        ('[serve]\nbind = "127.0.0.1:00000070000"\n', "host:port"),
         ('[serve]\nkeys = ["not a name"]\n', "environment variable"),
         ("[serve]\nqueues = [1]\n", "queues' names"),
         ('[a2a]\nallow = ["x y"]\n', "host name or a network"),

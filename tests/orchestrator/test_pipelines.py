@@ -124,7 +124,7 @@ def test_a_recipe_of_the_cookbook_starts_under_serve_as_it_stands(
     place = write(tmp_path, RECIPES[pool])
 
     with serving(place, "--no-http") as process:
-        process.hears("ready")
+        process.reports("ready")
         process.signal(signal.SIGTERM)
 
         assert process.ends() == 0

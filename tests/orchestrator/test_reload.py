@@ -238,7 +238,24 @@ async def test_a_retry_to_another_address_is_never_shown_the_new_ones_token(
     assert agent.tokens == ["Bearer the first token", None]
 
 
-async def test_a_reload_does_not_open_a_public_address_to_everybody(place: Path) -> None:
+async def test_reloads_that_meet_call_a_new_setup_once(place: Path) -> None:
+    async with Runtime() as runtime:
+        service = Service(runtime, place)
+        await service.start(consume=False)
+        edit(place, "[serve]", '[orchestrator]\nsetup = "handlers::setup"\n\n[serve]')
+        (place / "handlers.py").write_text(
+            "import asyncio\n\n"
+            "calls = []\n\n"
+            "async def note(event):\n    pass\n\n"
+            "async def setup():\n    calls.append(1)\n    await asyncio.sleep(0.01)\n"
+        )
+        reports = await asyncio.gather(service.reload(), service.reload())
+
+    assert load(place, "handlers.py").calls == [1]
+    assert [each["manifest"] for each in reports] == [["orchestrator.setup"], []]
+
+
+async def test_a_reload_does_not_open_a_public_address_without_keys(place: Path) -> None:
     async with Runtime() as runtime:
         service = Service(runtime, place)
         await service.start(consume=False)
@@ -262,13 +279,13 @@ def test_a_sighup_takes_outbound_rights_away(place: Path, agent: Agent) -> None:
         until(lambda: agent.tokens)
         (place / "token").write_text("the second token")
         process.signal(signal.SIGHUP)
-        renewed = process.hears("reloaded")
+        renewed = process.reports("reloaded")
         assert send(url, place, {"n": 2}) == 202
         until(lambda: len(agent.tokens) == 2)
         edit(place, '"a2a+http://127.0.0.1"]', '"127.0.0.1"]')
         edit(place, 'max = 2, backoff = "linear", delay = "1m"', "max = 1")
         process.signal(signal.SIGHUP)
-        narrowed = process.hears("reloaded")
+        narrowed = process.reports("reloaded")
         assert send(url, place, {"n": 3}) == 202
         until(lambda: dead(place))
 

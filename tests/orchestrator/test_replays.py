@@ -153,7 +153,7 @@ def test_a_replay_after_a_kill_takes_over_and_runs_once(place: Path, run: Run, w
     event = fired(run)
     (place / "die").write_text("")
     with serving(place) as service:
-        service.hears("ready")
+        service.reports("ready")
         command = [sys.executable, "-m", "harn", "orchestrator", "replay", event]
         client = subprocess.Popen([*command, "--state-dir", "state"], cwd=place)
         if when == "before the pool":

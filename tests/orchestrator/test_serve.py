@@ -107,7 +107,7 @@ def test_X1_a_second_signal_does_not_wait_and_the_work_is_not_lost(place: Path) 
 
     (place / "harn.toml").write_text(MANIFEST)
     with serving(place) as process:
-        process.hears("ready")
+        process.reports("ready")
         until(lambda: "v1 1" in ledger(place))
     assert ledger(place) == ["begun", "v1 1"]
 
@@ -121,12 +121,12 @@ def test_a_handler_that_waits_is_stopped_at_once_and_its_event_is_dispatched_aga
         until(lambda: "begun" in ledger(place))
         process.signal(signal.SIGTERM)
         assert process.ends(30) == 0
-        assert process.hears("stopped")["finished"] is True
+        assert process.reports("stopped")["finished"] is True
     letters = json.loads(run(place, "dlq", "--json").stdout)
 
     (place / "harn.toml").write_text(MANIFEST)
     with serving(place) as process:
-        process.hears("ready")
+        process.reports("ready")
         until(lambda: "v1 1" in ledger(place))
 
     assert ledger(place) == ["begun", "v1 1"]
@@ -151,17 +151,48 @@ def test_a_reload_puts_a_new_version_in_force_and_keeps_the_old_one_on_a_mistake
         post(url, {"n": 1})
         (place / "handlers.py").write_text(HANDLERS.replace("v1", "v2"))
         process.signal(signal.SIGHUP)
-        reloaded = process.hears("reloaded")
+        reloaded = process.reports("reloaded")
         post(url, {"n": 2})
         (place / "harn.toml").write_text(MANIFEST.replace("webhook", "webhok"))
         process.signal(signal.SIGHUP)
-        failed = process.hears("reload failed")
+        failed = process.reports("reload failed")
         post(url, {"n": 3})
         until(lambda: len(ledger(place)) == 3)
 
     assert reloaded["changed"] == ["hook@v2"]
     assert "did you mean 'webhook'" in failed["error"]
     assert ledger(place) == ["v1 1", "v2 2", "v2 3"]
+
+
+def test_a_new_setup_that_fails_does_not_end_the_service(place: Path) -> None:
+    with serving(place) as process:
+        url = process.url
+        text = (place / "harn.toml").read_text()
+        (place / "harn.toml").write_text(f'[orchestrator]\nsetup = "handlers::fails"\n{text}')
+        (place / "handlers.py").write_text(f"{HANDLERS}\ndef fails():\n    1 / 0\n")
+        process.signal(signal.SIGHUP)
+        failed = process.reports("reload failed")
+        post(url, {"n": 1})
+        until(lambda: ledger(place))
+
+    assert failed["error"] == "ZeroDivisionError: division by zero"
+    assert ledger(place) == ["v1 1"]
+
+
+def test_a_signal_ends_a_service_whose_new_setup_hangs(place: Path) -> None:
+    with serving(place) as process:
+        process.reports("ready")
+        text = (place / "harn.toml").read_text()
+        (place / "harn.toml").write_text(f'[orchestrator]\nsetup = "handlers::hangs"\n{text}')
+        hangs = "\nasync def hangs():\n    write('hangs')\n    await asyncio.Event().wait()\n"
+        (place / "handlers.py").write_text(HANDLERS + hangs)
+        process.signal(signal.SIGHUP)
+        until(lambda: ledger(place))
+        process.signal(signal.SIGTERM)
+        stopped = process.reports("stopped")
+        code = process.ends()
+
+    assert (code, stopped["finished"]) == (0, True)
 
 
 async def test_S26_a_kill_between_accept_and_dispatch_dispatches_once_afterwards(
@@ -242,7 +273,7 @@ async def test_queues_with_work_for_the_manifest_are_consumed(place: Path) -> No
         await queue.enqueue(event, trigger_id="somebody-elses")
 
     with serving(place) as process:
-        process.hears("ready")
+        process.reports("ready")
         until(lambda: ledger(place))
         process.signal(signal.SIGTERM)
         assert process.ends() == 0

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 import harn
-from harn import Job, drain, worker_queue
+from harn import Job, Runtime, drain, topics, worker_queue
+from harn.orchestrator import ActedBy, Options, Service
 from harn.portal import shared_reads, store_snapshot
 from harn.storage import Store
+from harn.testing import FakeClock
 from tests.portal.portal_site import KEY, events, portal
 
 KEYS = (KEY.encode(),)
@@ -240,6 +242,27 @@ async def test_what_an_operator_does_takes_effect_and_is_audited(storage_url: st
     assert KEY not in json.dumps(audit)
 
 
+async def test_an_act_that_ends_with_the_service_is_audited_as_failed(tmp_path: Path) -> None:
+    class Endless:
+        name, needs_manifest = "endless", False
+
+        async def run(self, service: Service, options: Options, tell: Any) -> dict[str, Any]:
+            await asyncio.Event().wait()
+            return {}
+
+    endless: Any = Endless()
+    url = f"sqlite:///{tmp_path}/events.sqlite"
+    async with Runtime(storage=url) as runtime:
+        Service(runtime, None).operate(endless, Options(), ActedBy("key:1", "key", "127.0.0.1"))
+        await asyncio.sleep(0)
+    async with Runtime(storage=url):
+        audit = [each.payload for each in await harn.event_log_read(topics.OPERATORS_AUDIT)]
+
+    assert [(each["verb"], each["ok"], each["error"]) for each in audit] == [
+        ("endless", False, "the service stopped before this ended")
+    ]
+
+
 async def test_dead_letters_are_replayed_discarded_and_exported(storage_url: str) -> None:
     async with portal(storage_url, KEYS) as site:
         queue = worker_queue("triage")
@@ -419,6 +442,15 @@ async def test_fifty_viewers_cost_one_read_a_second(monkeypatch: pytest.MonkeyPa
     assert queries <= of_one * taken
 
 
+async def test_a_viewer_that_comes_during_the_stop_is_told_so() -> None:
+    async with portal() as site:
+        site.service.intake.draining = True
+        answer = await site.get("events")
+
+    assert answer.status_code == 503
+    assert answer.json()["error"] == "the service is stopping"
+
+
 async def test_viewers_that_come_together_share_one_read() -> None:
     async with portal() as site:
         await worker_queue("triage").enqueue(1)
@@ -441,6 +473,27 @@ async def test_viewers_that_come_together_share_one_read() -> None:
         assert await reads.get("x", read) == 1
         reads.forget()
         assert await reads.get("x", read) == 2
+
+
+async def test_viewers_share_a_read_that_takes_longer_than_its_answer_is_fresh(
+    clock: FakeClock,
+) -> None:
+    reads = shared_reads.SharedReads(clock)
+    begun, go = 0, asyncio.Event()
+
+    async def read() -> int:
+        nonlocal begun
+        begun += 1
+        await go.wait()
+        return begun
+
+    first = asyncio.ensure_future(reads.get("x", read))
+    await clock.advance("5s")
+    second = asyncio.ensure_future(reads.get("x", read))
+    await clock.settle()
+    go.set()
+
+    assert [await first, await second] == [1, 1]
 
 
 async def test_an_action_is_seen_by_the_next_read() -> None:

@@ -121,6 +121,17 @@ async def test_every_answer_forbids_inline_script_and_frames() -> None:
         assert answer.headers["cache-control"] == "no-store"
 
 
+@pytest.mark.parametrize("days", ["x", "0", "367", "0001000", "-1"])
+async def test_a_wrong_number_of_days_is_a_bad_request_that_says_what_is_accepted(
+    days: str,
+) -> None:
+    async with portal() as site:
+        answer = await site.client.get(f"/portal/costs?days={days}")
+
+    assert answer.status_code == 400
+    assert "from 1 to 366" in answer.text
+
+
 async def test_the_front_door_leads_to_the_portal() -> None:
     async with portal() as site:
         answers = [await site.client.get(path) for path in ("/", "/portal")]
@@ -211,9 +222,11 @@ async def test_a_login_needs_the_key_and_the_portals_own_page(
 async def test_S7_a_post_of_a_session_needs_its_token_and_its_origin() -> None:
     async with portal(keys=KEYS) as site:
         await worker_queue("triage").enqueue(1)
+        earlier = await site.log_in()
         good = await site.log_in()
         path = "/api/v1/queues/triage/pause"
         bad: list[dict[str, str]] = [
+            earlier,
             {},
             {"Origin": site.url},
             {"X-CSRF-Token": good["X-CSRF-Token"]},

@@ -29,6 +29,7 @@ manifest_consumer.py  a worker queue's consumer for a manifest's handlers
 body_formats.py       the formats of a request's body
 webhook_rules.py      checks and reads a request to a trigger
 a2a_rules.py          checks and answers an A2A call
+matching_key.py       which of several keys a sender shows
 agent_card.py         the A2A agent card: what the hooks for agents offer
 intake.py             requests, checked and accepted as events
 views/                read-only views: queues, jobs, triggers, everything
@@ -42,7 +43,7 @@ from harn.front_door import front_door
 
 if TYPE_CHECKING:
     from harn.orchestrator.admin_socket import SOCKET, AdminSocket, connect, own
-    from harn.orchestrator.admin_verbs import VERBS, Verb, find_verbs, verb
+    from harn.orchestrator.admin_verbs import VERBS, Verb, find_verbs, names_in_path, verb
     from harn.orchestrator.intake import Intake, Reply
     from harn.orchestrator.listen_address import check_exposure, check_loopback, read_keys
     from harn.orchestrator.manifest import Manifest, ServeOptions, examine_manifest, read_manifest
@@ -51,10 +52,12 @@ if TYPE_CHECKING:
     from harn.orchestrator.manifest_exports import Exports
     from harn.orchestrator.manifest_schema import manifest_schema
     from harn.orchestrator.manifest_triggers import ManifestTrigger, unservable
+    from harn.orchestrator.matching_key import matching_key
     from harn.orchestrator.queue_verbs import known_job, known_queue
     from harn.orchestrator.running_verb import ActedBy, Running
     from harn.orchestrator.service import NotNow, Service
     from harn.orchestrator.verb_options import (
+        LONGEST_WAIT,
         CancelJob,
         DiscardLetter,
         Drain,
@@ -81,7 +84,7 @@ else:
         __name__,
         {
             "admin_socket": "SOCKET AdminSocket connect own",
-            "admin_verbs": "VERBS Verb find_verbs verb",
+            "admin_verbs": "VERBS Verb find_verbs names_in_path verb",
             "manifest_exports": "Exports",
             "listen_address": "check_exposure check_loopback read_keys",
             "intake": "Intake Reply",
@@ -90,12 +93,13 @@ else:
             "manifest_errors": "ManifestProblems Problem",
             "manifest_schema": "manifest_schema",
             "manifest_triggers": "ManifestTrigger unservable",
+            "matching_key": "matching_key",
             "queue_verbs": "known_job known_queue",
             "running_verb": "ActedBy Running",
             "service": "NotNow Service",
             "verb_options": """
-                CancelJob DiscardLetter Drain Fire Options PauseQueue Replay ReplayLetter
-                ResumeQueue RetryJob
+                LONGEST_WAIT CancelJob DiscardLetter Drain Fire Options PauseQueue Replay
+                ReplayLetter ResumeQueue RetryJob
             """,
             "views": "explain inspection masked overview queue_samples queues_view shares_of",
             "webhook_rules": "Hook Key",
@@ -103,6 +107,7 @@ else:
     )
 
 __all__ = [
+    "LONGEST_WAIT",
     "SOCKET",
     "VERBS",
     "ActedBy",
@@ -143,6 +148,8 @@ __all__ = [
     "manifest_consumer",
     "manifest_schema",
     "masked",
+    "matching_key",
+    "names_in_path",
     "overview",
     "own",
     "queue_samples",

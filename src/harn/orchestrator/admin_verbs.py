@@ -46,19 +46,6 @@ class Verb(msgspec.Struct, frozen=True):
         )
         return function
 
-    def names_in(self, parts: Sequence[str]) -> dict[str, str] | None:
-        """Return the names in a path's *parts*; None if it is not this verb's path."""
-        own = self.path.split("/")
-        if len(own) != len(parts):
-            return None
-        names = {}
-        for wanted, part in zip(own, parts, strict=True):
-            if wanted.startswith("{"):
-                names[wanted[1:-1]] = part
-            elif wanted != part:
-                return None
-        return names
-
     def read(self, fields: Mapping[str, Any]) -> Any:
         """Check *fields* and return the options; raise `InvalidOption` if one is wrong.
 
@@ -135,12 +122,30 @@ VERBS: tuple[Verb, ...] = (
     Verb("limits", "GET", "limits", Options, "read_verbs.list_limits"),
     Verb("triggers", "GET", "triggers", Options, "read_verbs.list_triggers"),
     Verb("dead letters", "GET", "dead-letters", given.ListLetters, "read_verbs.list_letters"),
-    Verb("usage", "GET", "usage", given.Usage, "read_verbs.usage"),
+    Verb("usage", "GET", "usage", given.ReadUsage, "read_verbs.usage"),
     Verb("consumers", "GET", "consumers", Options, "read_verbs.list_consumers"),
     Verb("supervisors", "GET", "supervisors", Options, "read_verbs.list_supervisors"),
     Verb("topics", "GET", "log", Options, "read_verbs.list_topics"),
     Verb("log", "GET", "log/{topic}", given.ReadLog, "read_verbs.read_log"),
 )
+
+
+def names_in_path(pattern: str, parts: Sequence[str]) -> dict[str, str] | None:
+    """Return the *parts* of a path that *pattern* names; None if they are not such a path.
+
+    >>> names_in_path("queues/{queue}/jobs", ["queues", "q", "jobs"])
+    {'queue': 'q'}
+    """
+    wanted = pattern.split("/")
+    if len(wanted) != len(parts):
+        return None
+    names = {}
+    for word, part in zip(wanted, parts, strict=True):
+        if word.startswith("{"):
+            names[word[1:-1]] = part
+        elif word != part:
+            return None
+    return names
 
 
 def verb(name: str) -> Verb:
@@ -157,5 +162,5 @@ def find_verbs(path: str) -> list[tuple[Verb, dict[str, str]]]:
     if not path.startswith(API):
         return []
     parts = [unquote(part) for part in path.removeprefix(API).split("/")]
-    found = [(each, each.names_in(parts)) for each in VERBS]
+    found = [(each, names_in_path(each.path, parts)) for each in VERBS]
     return [(each, names) for each, names in found if names is not None]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from harn.errors import DeadlineExceeded
 from harn.plurals import counted
-from harn.pools import Caused, WorkDone
+from harn.pools import Caused, CausedOutcome
 from harn.tasks import deadline, sleep
 from harn.triggers import Triggers
 
@@ -26,9 +26,9 @@ class Finishing:
         self._runtime = runtime
         self._within = within
         self._tell = tell
-        self.seen: list[WorkDone] = []
+        self.seen: list[CausedOutcome] = []
 
-    async def __call__(self, caused: Caused) -> WorkDone:
+    async def __call__(self, caused: Caused) -> CausedOutcome:
         """Wait for the tasks in *caused*. Cancelling leaves them running."""
         clock = self._runtime.clock
         until = clock.monotonic() + self._within

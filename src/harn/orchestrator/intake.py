@@ -65,8 +65,8 @@ UNAUTHORIZED = Reply(401, {"error": "unauthorized"})
 BUSY = Reply(503, {"error": "busy; try again"}, {"Retry-After": "1"})
 
 
-class Bucket:
-    """A token bucket: tokens are refilled with time."""
+class TokenBucket:
+    """Requests that are accepted at once: each takes a token, and tokens are refilled with time."""
 
     __slots__ = ("at", "tokens")
 
@@ -95,8 +95,8 @@ class Intake:
         self._triggers = runtime.service(Triggers)
         self._hooks: dict[str, Hook] = {}
         now = runtime.clock.monotonic()
-        self._all = Bucket(BURST, now)
-        self._senders: OrderedDict[str, Bucket] = OrderedDict()
+        self._all = TokenBucket(BURST, now)
+        self._senders: OrderedDict[str, TokenBucket] = OrderedDict()
         self._refused: Counter[str] = Counter()
         self._told_ms = 0
         self.replace(hooks)
@@ -122,7 +122,7 @@ class Intake:
             return self._answered(BUSY)
         bucket = self._senders.get(sender)
         if bucket is None:
-            bucket = self._senders[sender] = Bucket(BURST_PER_SENDER, now)
+            bucket = self._senders[sender] = TokenBucket(BURST_PER_SENDER, now)
             if len(self._senders) > MOST_SENDERS:
                 self._senders.popitem(last=False)
         self._senders.move_to_end(sender)

@@ -23,6 +23,7 @@ import msgspec
 
 from harn.errors import InvalidOption, ManifestError, did_you_mean
 from harn.naming import check_name
+from harn.option_checks import read_whole
 from harn.orchestrator.agent_card import CardOptions, check_card
 from harn.orchestrator.manifest_errors import ManifestProblems, Problem, Problems
 from harn.orchestrator.manifest_exports import Exports, check_source, split_reference
@@ -213,10 +214,10 @@ def _serve(document: Mapping[str, Any], problems: Problems) -> ServeOptions:
 def check_bind(bind: Any) -> tuple[str, int]:
     """Read `host:port`."""
     if isinstance(bind, str):
-        host, _, port = bind.rpartition(":")
-        host = host.removeprefix("[").removesuffix("]")
-        if host and port.isascii() and port.isdigit() and int(port[:6]) <= 65_535:
-            return host, int(port)
+        host, _, text = bind.rpartition(":")
+        host, port = host.removeprefix("[").removesuffix("]"), read_whole(text)
+        if host and port is not None and port <= 65_535:
+            return host, port
     raise InvalidOption("bind", bind, '"host:port", such as "127.0.0.1:8080"')
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
+from harn.error_text import error_text
 from harn.errors import ManifestError, did_you_mean
 from harn.ids import digest
 from harn.private_files import check_private
@@ -66,7 +67,7 @@ class Exports:
             except BaseException as error:
                 if isinstance(error, KeyboardInterrupt):
                     raise
-                reason = f"{type(error).__name__}: {error}"
+                reason = error_text(error)
                 raise ManifestError(f"{source} cannot be imported: {reason}") from error
         return self._loaded[export]
 
@@ -152,10 +153,13 @@ class _FromSource(importlib.machinery.SourceFileLoader):
 
 
 def _check_module(name: str) -> None:
-    """Raise if other users can write to a module's file, before any of it runs."""
-    try:
-        spec = importlib.util.find_spec(name)
-    except (ImportError, ValueError):
-        return  # the import raises a better error
-    if spec is not None and spec.origin is not None:
-        check_private(Path(spec.origin), "handler module", error=ManifestError)
+    """Raise if other users can write to a module's file or its packages', before it is run."""
+    parts = name.split(".")
+    for count in range(1, len(parts) + 1):
+        try:
+            # To find a module, Python runs the packages above it: they are checked first.
+            spec = importlib.util.find_spec(".".join(parts[:count]))
+        except (ImportError, ValueError):
+            return  # the import raises a better error
+        if spec is not None and spec.origin is not None:
+            check_private(Path(spec.origin), "handler module", error=ManifestError)

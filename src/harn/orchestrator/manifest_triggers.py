@@ -14,12 +14,11 @@ from harn.orchestrator.manifest_errors import Problems
 from harn.orchestrator.manifest_exports import Exports
 from harn.orchestrator.secret_names import SecretName, check_secrets
 from harn.orchestrator.trigger_checks import check_export, check_parts, check_reference, no_factory
-from harn.triggers import FROM_MANIFEST, Binding, LocalTarget, SpawnToPool, check_binding
+from harn.triggers import FROM_MANIFEST, OPTIONS, Binding, LocalTarget, SpawnToPool, check_binding
 
 TRIGGER_KEYS = (
-    *("id", "kind", "provider", "match", "handler", "priority", "path", "tenant_id", "secrets"),
-    *("batch", "debounce", "rate_limit", "throttle", "singleton", "concurrency"),
-    *("retry", "dedupe_key", "schedule", "timezone", "catchup_mode", "filter", "body"),
+    *("id", "kind", "provider", "match", "filter", "handler", "path", "body"),
+    *("tenant_id", "secrets", *OPTIONS),
 )
 
 
@@ -108,7 +107,7 @@ def _trigger(table: dict[str, Any], number: int, problems: Problems) -> Manifest
         provider=table["provider"],
         match=_match(table),
         handler=table["handler"],
-        options={key: table[key] for key in TRIGGER_KEYS if key in table and key in _OPTIONS},
+        options={key: table[key] for key in OPTIONS if key in table},
         path=table.get("path") or _inner(table, "path"),
         body=table.get("body", "json"),
         tenant_id=table.get("tenant_id"),
@@ -119,9 +118,6 @@ def _trigger(table: dict[str, Any], number: int, problems: Problems) -> Manifest
     if len(problems.found) == before:
         _check_whole(trigger, where, problems)
     return trigger if len(problems.found) == before else None
-
-
-_OPTIONS = (*TRIGGER_KEYS[9:-2], "priority")
 
 
 def _match(table: Mapping[str, Any]) -> Any:
@@ -168,6 +164,7 @@ def route_of(trigger: ManifestTrigger) -> str | None:
 
 
 def handler_of(handler: str | Mapping[str, Any], exports: Exports) -> Any:
+    """Return the handler that the manifest names, imported if it is one of its exports."""
     if isinstance(handler, str):
         if "://" in handler:
             return handler
@@ -183,6 +180,7 @@ def handler_of(handler: str | Mapping[str, Any], exports: Exports) -> Any:
 
 
 def binding_of(trigger: ManifestTrigger, handler: Any) -> Binding:
+    """Return the checked binding of *trigger*; `path` is the service's, and no part of a match."""
     match = {key: value for key, value in trigger.match.items() if key != "path"}
     return check_binding(
         id=trigger.id,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from harn.errors import HarnError, InvalidOption, did_you_mean
+from harn.option_checks import read_whole
 from harn.orchestrator.verb_options import CancelJob, PauseQueue, ResumeQueue, RetryJob, Tell
 from harn.runtime import Runtime
 from harn.storage import Store
@@ -68,8 +69,8 @@ async def known_queue(runtime: Runtime, name: str) -> WorkerQueue:
 
 async def known_job(queue: WorkerQueue, id: int | str) -> JobState:
     """Return a job of *queue*, by its id or ticket as typed; `NotFound` if there is none."""
-    if isinstance(id, str) and id.isascii() and id.isdecimal() and len(id) <= LONGEST_NUMBER:
-        id = int(id)
+    if isinstance(id, str) and (number := read_whole(id, LONGEST_NUMBER)) is not None:
+        id = number
     try:
         job = await queue.job(id)
     except InvalidOption:  # text that is neither an id nor a ticket

@@ -1,6 +1,7 @@
 """The verbs that only look: queues, jobs, pools, limits, triggers, dead letters, usage, the log.
 
-They need only the store, and change nothing. Their options come from the query of a GET request.
+They need only the store, and change nothing: cancelling one leaves nothing behind. Their options
+come from the query of a GET request.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from harn.duration import to_ms
 from harn.errors import InvalidOption
 from harn.option_checks import whole_number
 from harn.orchestrator.queue_verbs import known_job, known_queue
@@ -19,8 +19,8 @@ from harn.orchestrator.verb_options import (
     OneQueue,
     Options,
     ReadLog,
+    ReadUsage,
     Tell,
-    Usage,
 )
 from harn.orchestrator.views import resources
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 MOST_AT_ONCE = 1000
 
-Look = Callable[["Service", Options, Tell], Awaitable[dict[str, Any]]]
+ReadVerb = Callable[["Service", Options, Tell], Awaitable[dict[str, Any]]]
 """Carries out a verb that only looks."""
 
 
-def _listing(read: Callable[[Runtime], Awaitable[dict[str, Any]]]) -> Look:
+def _listing(read: Callable[[Runtime], Awaitable[dict[str, Any]]]) -> ReadVerb:
     """Return the verb that lists what *read* finds, which takes no options."""
 
     async def look(service: Service, options: Options, tell: Tell) -> dict[str, Any]:
@@ -43,13 +43,13 @@ def _listing(read: Callable[[Runtime], Awaitable[dict[str, Any]]]) -> Look:
     return look
 
 
-list_queues: Look = _listing(resources.queues_list)
-list_pools: Look = _listing(resources.pools_list)
-list_limits: Look = _listing(resources.limits_list)
-list_triggers: Look = _listing(resources.triggers_list)
-list_consumers: Look = _listing(resources.consumers_list)
-list_supervisors: Look = _listing(resources.supervisors_list)
-list_topics: Look = _listing(resources.topics_list)
+list_queues: ReadVerb = _listing(resources.queues_list)
+list_pools: ReadVerb = _listing(resources.pools_list)
+list_limits: ReadVerb = _listing(resources.limits_list)
+list_triggers: ReadVerb = _listing(resources.triggers_list)
+list_consumers: ReadVerb = _listing(resources.consumers_list)
+list_supervisors: ReadVerb = _listing(resources.supervisors_list)
+list_topics: ReadVerb = _listing(resources.topics_list)
 
 
 async def one_queue(service: Service, options: OneQueue, tell: Tell) -> dict[str, Any]:
@@ -81,9 +81,8 @@ async def list_letters(service: Service, options: ListLetters, tell: Tell) -> di
     return await resources.dead_letters_page(service.runtime, options.after, options.limit)
 
 
-async def usage(service: Service, options: Usage, tell: Tell) -> dict[str, Any]:
+async def usage(service: Service, options: ReadUsage, tell: Tell) -> dict[str, Any]:
     """Add up what model calls have used."""
-    to_ms(options.since, "since")
     return await resources.usage_document(service.runtime, options.since, options.by)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from harn.errors import HarnError
 from harn.orchestrator.caused_work import Finishing
 from harn.orchestrator.verb_options import DiscardLetter, Replay, ReplayLetter, Tell
-from harn.pools import WorkDone
+from harn.pools import CausedOutcome
 from harn.triggers import DeadLetters, DispatchHandle, NotFound, compare_mapping
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ async def replay_letter(service: Service, options: ReplayLetter, tell: Tell) -> 
 
 
 async def _replayed(
-    service: Service, handles: Sequence[DispatchHandle], done: Sequence[WorkDone]
+    service: Service, handles: Sequence[DispatchHandle], done: Sequence[CausedOutcome]
 ) -> dict[str, Any]:
     shown = []
     for handle in handles:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from harn.error_text import message_of
 from harn.errors import HarnError
 from harn.orchestrator.admin_verbs import Verb
 from harn.orchestrator.verb_options import Options
@@ -52,8 +53,11 @@ class Running:
     ) -> dict[str, Any]:
         try:
             document = await verb.run(service, options, self._tell)
+        except asyncio.CancelledError:
+            await self._note(verb, options, by, "the service stopped before this ended")
+            raise
         except Exception as error:
-            await self._note(verb, options, by, str(error))
+            await self._note(verb, options, by, message_of(error))
             raise
         await self._note(verb, options, by, None)
         return document

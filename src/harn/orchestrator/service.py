@@ -59,6 +59,7 @@ class Service:
         self._asked: set[asyncio.Future[Any]] = set()
         """Operators' verbs that have not ended."""
         self._setups: set[str] = set()
+        self._reloading = asyncio.Lock()
         self._is_named = False
 
     @property
@@ -108,7 +109,7 @@ class Service:
         """
         assert self.path is not None, "without a manifest there is nothing to start"
         plan = plan_triggers(self.runtime, self.path, wanted)
-        self.triggers.by_hand = self.runtime.service(Backlogs).stay = True
+        self.triggers.by_hand = self.runtime.service(Backlogs).are_left = True
         await self._set_up(plan.manifest)
         if plan.manifest.a2a_allow or plan.tokens:
             self._grant_calls(plan)
@@ -166,8 +167,13 @@ class Service:
 
         The report names the triggers with a new version, everything in the manifest that differs,
         including keys and tokens, and what takes effect only at the next start. A mistake is raised
-        and changes nothing.
+        and changes nothing. A cancel changes nothing, but a new setup may have run.
         """
+        # One at a time: a signal and an operator may ask together, and a setup runs once.
+        async with self._reloading:
+            return await self._reload()
+
+    async def _reload(self) -> dict[str, Any]:
         from harn.orchestrator.manifest_changes import AT_START, changes
 
         plan = self.prepare()
@@ -220,7 +226,8 @@ class Service:
         """Accept nothing more and ask the handlers to stop; tell if all ended *within* seconds.
 
         A handler that waits in this library gets `TaskCancelled` there; others may finish. What has
-        not finished is released: dispatches to the inbox, jobs to their queues.
+        not finished is released: dispatches to the inbox, jobs to their queues. Cancelling stops
+        waiting; the end of the runtime releases the rest.
         """
         self.intake.draining = True
         for binding in self.triggers.active():
@@ -236,9 +243,9 @@ class Service:
             await asyncio.wait((finishing, enough), return_when=asyncio.FIRST_COMPLETED)
         finally:
             timer.cancel()
-        finished = finishing.done()
-        if not finished:
+            finished = finishing.done()
             finishing.cancel()
+        if not finished:
             self.queues.give_up()
             if ends:
                 await asyncio.wait(ends)

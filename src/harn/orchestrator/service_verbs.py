@@ -23,5 +23,5 @@ async def about(service: Service, options: Options, tell: Tell) -> dict[str, Any
 
 
 async def reload(service: Service, options: Options, tell: Tell) -> dict[str, Any]:
-    """Read the manifest again."""
+    """Read the manifest again. A cancel changes nothing, but a new setup may have run."""
     return await service.reload()

@@ -12,6 +12,7 @@ from harn.orchestrator.manifest_errors import Problems
 from harn.orchestrator.manifest_exports import split_reference
 from harn.triggers import (
     FROM_MANIFEST,
+    GATES,
     SpawnToPool,
     check_binding,
     check_handler,
@@ -24,11 +25,8 @@ from harn.triggers import (
 )
 
 POOL_KEYS = ("pool", "task_factory", "priority_from", "key_from")
-GATES = ("batch", "debounce", "rate_limit", "throttle", "singleton", "concurrency")
 SERVED = ("webhook", "a2a-push")
 _SCHEDULE = ("schedule", "timezone", "catchup_mode")
-
-
 _RIGHT = {"max": 1, "period": "1s", "size": 1, "timeout": "1s"}
 """Valid values that replace wrong ones of required keys, to find further mistakes."""
 

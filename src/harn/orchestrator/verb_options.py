@@ -125,7 +125,7 @@ class ListLetters(Options, frozen=True, kw_only=True):
     limit: int = 100
 
 
-class Usage(Options, frozen=True, kw_only=True):
+class ReadUsage(Options, frozen=True, kw_only=True):
     """Add up what model calls have used *since* so long ago, grouped *by* names with commas."""
 
     since: str = "24h"

@@ -7,7 +7,6 @@ signed it.
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -20,6 +19,7 @@ from harn.errors import InvalidOption
 from harn.naming import has_controls
 from harn.orchestrator import a2a_rules as a2a
 from harn.orchestrator.body_formats import BodyFormat
+from harn.orchestrator.matching_key import matching_key
 from harn.triggers import Genuine, Headers, Refused, Scheme, is_credential, verify
 
 Proof = Scheme | Literal["bearer"]
@@ -90,7 +90,8 @@ def prove(hook: Hook, headers: Headers, body: bytes, now_s: float) -> Proven | R
 
 def _bearer(hook: Hook, headers: Headers, body: bytes) -> Proven | Refused:
     """Authenticate a request by its tokens; two tokens of different tenants are refused."""
-    found = [key for token in _tokens(hook, headers) if (key := _key_of(hook.keys, token))]
+    keys = [(key.secret, key) for key in hook.keys]
+    found = [key for token in _tokens(hook, headers) if (key := matching_key(keys, token))]
     if not found:
         return Refused("no key like this")
     if any(key.tenant_id != found[0].tenant_id for key in found):
@@ -115,16 +116,6 @@ def _only(headers: Headers, name: str) -> str:
     """Return the only value of the header *name*; empty if it is missing or was sent twice."""
     values = headers.get(name, ())
     return values[0] if len(values) == 1 else ""
-
-
-def _key_of(keys: Sequence[Key], token: str) -> Key | None:
-    # Compare digests, which have one length: the time then tells nothing about a key's length.
-    mark = sha256(token.encode("utf-8", "surrogateescape")).digest()
-    found: Key | None = None
-    for key in keys:
-        if hmac.compare_digest(sha256(key.secret).digest(), mark):
-            found = key
-    return found
 
 
 def read_body(body: bytes, format: BodyFormat) -> Any:

@@ -23,6 +23,16 @@ from typing import TYPE_CHECKING
 
 from harn.front_door import front_door
 
+try:
+    # Every file below uses one of them; a missing one is told once, with its extra.
+    import jinja2  # noqa: F401
+    import starlette  # noqa: F401
+    import uvicorn  # noqa: F401
+except ImportError as _error:  # pragma: no cover - the extra is installed in tests
+    raise ImportError(
+        "serving needs the extra: pip install 'harn-runtime[server]'", name=_error.name
+    ) from _error
+
 if TYPE_CHECKING:
     from harn.portal.admin_socket_server import AdminListening
     from harn.portal.app import Served, build_admin_app, build_app

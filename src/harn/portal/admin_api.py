@@ -15,7 +15,10 @@ from functools import partial
 from typing import Any, Protocol
 
 import msgspec
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
 
+from harn.error_text import error_text
 from harn.errors import HarnError, InvalidOption, ManifestError, StorageError
 from harn.escaping import to_json
 from harn.orchestrator import ActedBy, Intake, NotNow, Options, Reply, Running, Verb, find_verbs
@@ -24,12 +27,6 @@ from harn.portal.http_messages import HEADERS, json_answer, read_body
 from harn.portal.login import Operators, coded, is_foreign
 from harn.portal.shared_reads import SharedReads
 from harn.triggers import NotFound
-
-try:
-    from starlette.requests import Request
-    from starlette.responses import Response, StreamingResponse
-except ImportError as _error:  # pragma: no cover - the extra is installed in tests
-    raise ImportError("serving needs the extra: install harn-runtime[server]") from _error
 
 logger: logging.Logger = logging.getLogger("harn.portal")
 
@@ -207,4 +204,4 @@ def refusal(error: BaseException) -> Reply:
     if isinstance(error, asyncio.CancelledError):
         return coded(503, "the service stopped before this ended")
     logger.error("an operator's request failed", exc_info=error)
-    return coded(500, f"unexpected {type(error).__name__}: {error}")
+    return coded(500, f"unexpected {error_text(error)}")

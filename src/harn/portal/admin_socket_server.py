@@ -41,7 +41,10 @@ class AdminListening:
         await self.stop()
 
     async def stop(self, *, force: bool = False) -> None:
-        """Accept no more requests, let running ones end, and remove the socket."""
+        """Accept no more requests, let running ones end, and remove the socket.
+
+        Cancelling cancels those that still run; the socket is removed all the same.
+        """
         if self._waiting is not None:
             self._waiting.cancel()
             await asyncio.wait((self._waiting,))

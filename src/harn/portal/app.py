@@ -9,6 +9,12 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute, Match, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
 from harn import __version__
 from harn.clock import Clock
 from harn.errors import InvalidOption, StorageError
@@ -21,15 +27,6 @@ from harn.portal.pages import HOME, Pages
 from harn.portal.shared_reads import SharedReads
 from harn.portal.store_snapshot import Snapshots
 from harn.telemetry.metrics import Metrics
-
-try:
-    from starlette.applications import Starlette
-    from starlette.requests import Request
-    from starlette.responses import PlainTextResponse, RedirectResponse, Response
-    from starlette.routing import BaseRoute, Match, Route
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
-except ImportError as _error:  # pragma: no cover - the extra is installed in tests
-    raise ImportError("serving needs the extra: install harn-runtime[server]") from _error
 
 if TYPE_CHECKING:
     from harn.triggers import Headers

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING
 
+from starlette.responses import Response, StreamingResponse
+
 from harn.errors import InvalidOption
 from harn.escaping import to_json
 from harn.orchestrator import masked
 from harn.portal.http_messages import HEADERS
 from harn.triggers import DeadLetters
-
-try:
-    from starlette.responses import Response, StreamingResponse
-except ImportError as _error:  # pragma: no cover - the extra is installed in tests
-    raise ImportError("serving needs the extra: install harn-runtime[server]") from _error
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime

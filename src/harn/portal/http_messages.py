@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
 from harn.errors import DeadlineExceeded
 from harn.escaping import to_json
+from harn.option_checks import read_whole
 from harn.orchestrator import Reply
 from harn.tasks import deadline
-
-try:
-    from starlette.requests import ClientDisconnect, Request
-    from starlette.responses import Response
-except ImportError as _error:  # pragma: no cover - the extra is installed in tests
-    raise ImportError("serving needs the extra: install harn-runtime[server]") from _error
 
 MOST_BODY = 1024 * 1024
 READ_WITHIN = 10.0
@@ -34,8 +32,8 @@ async def read_body(request: Request) -> bytes | Reply:
 
 async def _within_bounds(request: Request) -> bytes | None:
     """Read the body; None if it is too long, by its Content-Length or by what arrives."""
-    said = request.headers.get("content-length", "0")
-    if not (said.isascii() and said.isdigit()) or len(said) > 12 or int(said) > MOST_BODY:
+    length = read_whole(request.headers.get("content-length", "0"))
+    if length is None or length > MOST_BODY:
         return None
     parts: list[bytes] = []
     size = 0

@@ -10,13 +10,10 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from harn.portal.app import MOST_HEAD
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-try:
-    import uvicorn
-    from uvicorn.protocols.http.h11_impl import H11Protocol
-except ImportError as _error:  # pragma: no cover - the extra is installed in tests
-    raise ImportError("serving needs the extra: install harn-runtime[server]") from _error
+from harn.portal.app import MOST_HEAD
 
 logger: logging.Logger = logging.getLogger("harn.portal")
 
@@ -75,21 +72,21 @@ class TimedConnection(H11Protocol):
     def connection_made(self, transport: Any) -> None:
         """Start the timer."""
         super().connection_made(transport)
-        self._watched: Any = None
-        self._patience = self.loop.call_later(HEAD_WITHIN, self._look)
+        self._last_cycle: Any = None
+        self._timer = self.loop.call_later(HEAD_WITHIN, self._close_if_idle)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timer."""
-        self._patience.cancel()
+        self._timer.cancel()
         super().connection_lost(exc)
 
-    def _look(self) -> None:
+    def _close_if_idle(self) -> None:
         idle = self.cycle is None or self.cycle.response_complete
-        if idle and self.cycle is self._watched:
+        if idle and self.cycle is self._last_cycle:
             self.transport.abort()
             return
-        self._watched = self.cycle
-        self._patience = self.loop.call_later(HEAD_WITHIN, self._look)
+        self._last_cycle = self.cycle
+        self._timer = self.loop.call_later(HEAD_WITHIN, self._close_if_idle)
 
 
 class Server(uvicorn.Server):
@@ -155,7 +152,10 @@ class Listening:
         await self.stop()
 
     async def stop(self, *, force: bool = False) -> None:
-        """Accept no more connections and let running requests end. A second call does nothing."""
+        """Accept no more connections and let running requests end. A second call does nothing.
+
+        Cancelling cancels those that still run.
+        """
         if self._running is None:
             return
         self._server.should_exit = True

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
 from harn.errors import HarnError
 from harn.escaping import to_json
 from harn.portal.http_messages import HEADERS, json_answer
@@ -11,13 +14,8 @@ from harn.portal.login import coded
 from harn.portal.store_snapshot import Snapshots
 from harn.tasks import sleep
 
-try:
-    from starlette.requests import Request
-    from starlette.responses import Response, StreamingResponse
-except ImportError as _error:  # pragma: no cover - the extra is installed in tests
-    raise ImportError("serving needs the extra: install harn-runtime[server]") from _error
-
 EVERY = 1.0
+"""Seconds between two snapshots for one viewer."""
 MOST_VIEWERS = 200
 RETRY_MS = 2000
 """How long a browser waits before it connects again."""
@@ -33,7 +31,9 @@ class LiveEvents:
 
     async def answer(self, request: Request) -> Response:
         """Begin a stream of snapshots."""
-        if self.viewers >= MOST_VIEWERS or self._is_draining():
+        if self._is_draining():
+            return json_answer(coded(503, "the service is stopping"))
+        if self.viewers >= MOST_VIEWERS:
             return json_answer(coded(503, f"more than {MOST_VIEWERS} viewers; poll instead"))
         return StreamingResponse(self._stream(), media_type="text/event-stream", headers=HEADERS)
 

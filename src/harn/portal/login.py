@@ -16,13 +16,11 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Literal, Protocol
 
-from harn.clock import Clock
-from harn.orchestrator import Reply
+from starlette.requests import Request
 
-try:
-    from starlette.requests import Request
-except ImportError as _error:  # pragma: no cover - the extra is installed in tests
-    raise ImportError("serving needs the extra: install harn-runtime[server]") from _error
+from harn.clock import Clock
+from harn.option_checks import read_whole
+from harn.orchestrator import Reply, matching_key
 
 COOKIE = "harn_portal"
 CSRF_HEADER = "x-csrf-token"
@@ -126,14 +124,14 @@ class Operators:
 
     def _of_session(self, cookie: str, keys: Sequence[bytes]) -> Operator | None:
         about, _, proof = cookie.rpartition(".")
-        ends = about.partition(".")[0]
-        if len(cookie) > LONGEST_COOKIE or not (ends.isascii() and ends.isdigit()):
+        ends = read_whole(about.partition(".")[0])
+        if len(cookie) > LONGEST_COOKIE or ends is None:
             return None
         found = None
         for key in keys:
             if _same(_sign(key, "session", about), proof):
                 found = key
-        if found is None or int(ends) <= self._clock.now_ms():
+        if found is None or ends <= self._clock.now_ms():
             return None
         return Operator(name_of(found), "session", _sign(found, "csrf", cookie))
 
@@ -161,13 +159,7 @@ def _bearer(request: Request, keys: Sequence[bytes]) -> bytes | None:
 
 
 def _key_of(text: str, keys: Sequence[bytes]) -> bytes | None:
-    """Return the key that *text* is; all are compared, in the same time."""
-    mark = sha256(text.strip().encode("utf-8", "surrogateescape")).digest()
-    found = None
-    for key in keys:
-        if hmac.compare_digest(sha256(key).digest(), mark):
-            found = key
-    return found
+    return matching_key(((key, key) for key in keys), text.strip())
 
 
 def _sign(key: bytes, purpose: str, text: str) -> str:

@@ -6,12 +6,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from harn.errors import HarnError
+from harn.errors import InvalidOption
+from harn.option_checks import read_whole
+from harn.orchestrator import names_in_path
 
 if TYPE_CHECKING:
     from harn.portal.pages import Pages
 
 JOBS_A_PAGE = 100
+MOST_DAYS = 366
 
 Query = Mapping[str, str]
 Read = Callable[["Pages", Mapping[str, str], Query], Awaitable[dict[str, Any]]]
@@ -28,16 +31,8 @@ class Page:
 
     def names_in(self, parts: list[str]) -> dict[str, str] | None:
         """Return the names in a path's *parts*; None if it is not this page's path."""
-        own = self.path.split("/")
-        if len(own) != len(parts):
-            return None
-        names = {}
-        for wanted, found in zip(own, parts, strict=True):
-            if wanted.startswith("{") and found:
-                names[wanted[1:-1]] = found
-            elif wanted != found:
-                return None
-        return names
+        names = names_in_path(self.path, parts)
+        return names if names is None or all(names.values()) else None
 
 
 async def _overview(pages: Pages, names: Mapping[str, str], query: Query) -> dict[str, Any]:
@@ -60,10 +55,10 @@ async def _letters(pages: Pages, names: Mapping[str, str], query: Query) -> dict
 
 
 async def _costs(pages: Pages, names: Mapping[str, str], query: Query) -> dict[str, Any]:
-    days = query.get("days", "30")
-    if not (days.isascii() and days.isdigit()) or not 1 <= int(days[:4]) <= 366:
-        raise HarnError("days is a number of days, 366 at most")
-    return {"found": await pages.usage.latest(int(days)), "days": int(days)}
+    days = read_whole(query.get("days", "30"))
+    if days is None or not 1 <= days <= MOST_DAYS:
+        raise InvalidOption("days", query["days"], f"a number of days from 1 to {MOST_DAYS}")
+    return {"found": await pages.usage.latest(days), "days": days}
 
 
 async def _topic(pages: Pages, names: Mapping[str, str], query: Query) -> dict[str, Any]:

@@ -13,6 +13,11 @@ from functools import partial
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlencode
 
+from jinja2 import ChainableUndefined, Environment, PackageLoader
+from markupsafe import Markup
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
 from harn import __version__
 from harn.masking import mask
 from harn.orchestrator import Reply, verb
@@ -25,14 +30,6 @@ from harn.portal.shared_reads import SharedReads
 from harn.portal.static_files import static_answer
 from harn.portal.store_snapshot import Snapshots
 from harn.portal.usage_totals import UsageTotals
-
-try:
-    from jinja2 import ChainableUndefined, Environment, PackageLoader
-    from markupsafe import Markup
-    from starlette.requests import Request
-    from starlette.responses import HTMLResponse, RedirectResponse, Response
-except ImportError as _error:  # pragma: no cover - the extra is installed in tests
-    raise ImportError("serving needs the extra: install harn-runtime[server]") from _error
 
 logger: logging.Logger = logging.getLogger("harn.portal")
 

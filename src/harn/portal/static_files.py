@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from importlib.resources import files
 
-try:
-    from starlette.responses import PlainTextResponse, Response
-except ImportError as _error:  # pragma: no cover - the extra is installed in tests
-    raise ImportError("serving needs the extra: install harn-runtime[server]") from _error
+from starlette.responses import PlainTextResponse, Response
 
 KINDS = {
     "portal.css": "text/css",

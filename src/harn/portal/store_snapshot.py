@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from harn.escaping import to_json
 from harn.orchestrator import masked, overview
 from harn.portal.shared_reads import SharedReads
-from harn.storage import Operation, Store
-from harn.storage.log import head, read
+from harn.storage import Store
+from harn.storage.log import newest
 from harn.topics import queue_topics
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ SHARE_EVERY_MS, SHARED_OVER_MS = 5_000, 300_000
 RECENT_MS = 10_000
 """Over which time a queue's speed is measured."""
 
-Sample = tuple[int, int]
+ResponsesAt = tuple[int, int]
 """A time in milliseconds, and how many responses a queue had then."""
 
 
@@ -43,7 +43,7 @@ class Snapshots:
     def __init__(self, runtime: Runtime, reads: SharedReads) -> None:
         self._runtime = runtime
         self._reads = reads
-        self._samples: dict[str, deque[Sample]] = {}
+        self._samples: dict[str, deque[ResponsesAt]] = {}
         self._served: dict[str, deque[tuple[int, dict[str, int]]]] = {}
 
     async def latest(self) -> dict[str, Any]:
@@ -98,25 +98,21 @@ class Snapshots:
             kept.popleft()
         return recent_shares(shares, kept[0][1])
 
-    async def _sampled(self, queue: str, now: int, responses: int) -> Sequence[Sample]:
+    async def _sampled(self, queue: str, now: int, responses: int) -> Sequence[ResponsesAt]:
         samples = self._samples.get(queue)
         if samples is None:
-            times = await self._runtime.service(Store).run(
-                lambda: _times(queue_topics(queue).responses), write=False
+            topic = queue_topics(queue).responses
+            responded = await self._runtime.service(Store).run(
+                lambda: newest(topic, SEEDED_FROM), write=False
             )
+            times = [each.occurred_at_ms for each in responded]
             samples = self._samples[queue] = deque(seeded(times, now, responses), 2 * SECONDS)
         if not samples or now - samples[-1][0] >= 500:
             samples.append((now, responses))
         return samples
 
 
-def _times(topic: str) -> Operation[list[int]]:
-    newest = yield from head(topic)
-    found, _ = yield from read(topic, max(0, newest - SEEDED_FROM), SEEDED_FROM)
-    return [each.occurred_at_ms for each in found]
-
-
-def seeded(times: Sequence[int], now: int, responses: int) -> list[Sample]:
+def seeded(times: Sequence[int], now: int, responses: int) -> list[ResponsesAt]:
     """Return the samples that snapshots would have taken, from the *times* of responses.
 
     >>> seeded([7_000, 9_500], now=10_000, responses=12)[-3:]
@@ -131,7 +127,7 @@ def seeded(times: Sequence[int], now: int, responses: int) -> list[Sample]:
     return found
 
 
-def speeds(samples: Sequence[Sample], now: int) -> list[float]:
+def speeds(samples: Sequence[ResponsesAt], now: int) -> list[float]:
     """Return the responses a second in each of the last sixty seconds, oldest first.
 
     >>> speeds([(0, 5), (1000, 7), (3000, 9)], now=3000)[-4:]
@@ -147,7 +143,7 @@ def speeds(samples: Sequence[Sample], now: int) -> list[float]:
     return found
 
 
-def recent_speed(samples: Sequence[Sample], now: int) -> float:
+def recent_speed(samples: Sequence[ResponsesAt], now: int) -> float:
     """Return the responses a second over the last ten seconds.
 
     >>> recent_speed([(0, 0), (5000, 10)], now=5000)

@@ -16,8 +16,8 @@ from harn.llm import UsageSums, UsageTotal
 if TYPE_CHECKING:
     from harn.runtime import Runtime
 
-AT_ONCE = 5
-"""Pages of records that a viewer waits for; more are read in the background."""
+WAIT = 0.05
+"""Seconds that a viewer waits for new records; the rest of them is read in the background."""
 COLUMNS = ("calls", "failed", "input_tokens", "output_tokens")
 
 
@@ -31,15 +31,20 @@ class UsageTotals:
         self._reading: asyncio.Task[None] | None = None
 
     async def latest(self, days: int) -> dict[str, Any]:
-        """Return the totals of the last *days*, and which part of the records is in them."""
+        """Return the totals of the last *days* with calls, and which part of the records they have.
+
+        Cancelling does not stop the reading, which serves the next viewer.
+        """
         if self._reading is None or self._reading.done():
             self._reading = asyncio.ensure_future(self._read())
             self._runtime.own(self._reading)
-        for _ in range(AT_ONCE):
-            await asyncio.wait((self._reading,), timeout=0.01)
+        await asyncio.wait((self._reading,), timeout=WAIT)
+        if self._reading.done():
+            self._reading.result()  # a store that cannot be read is this viewer's error
         head = await self._runtime.event_log.head(topics.LLM_USAGE)
-        newest = sorted({str(each.day) for each in self._sums.totals()})[-days:]
-        found = [each for each in self._sums.totals() if each.day in newest]
+        totals = self._sums.totals()
+        newest = sorted({str(each.day) for each in totals})[-days:]
+        found = [each for each in totals if each.day in newest]
         return {
             "part": self._after / head if head else 1.0,
             "days": summed(found, lambda each: each.day),
@@ -71,7 +76,7 @@ def summed(
     """
     found: dict[str, dict[str, Any]] = {}
     for total in totals:
-        name = group(total) or "-" if group(total) != "" else ""
+        name = "-" if (key := group(total)) is None else key
         row = found.setdefault(
             name, {"name": name, **dict.fromkeys(COLUMNS, 0), "cost_usd": None, "unpriced": 0}
         )

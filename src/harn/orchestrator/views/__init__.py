@@ -1,4 +1,4 @@
-"""Read-only views of a store; nothing here changes it.
+"""Read-only views of a store: nothing here changes it, and cancelling leaves nothing behind.
 
 queue_tree.py       the tree of a queue whose keys are paths
 queue_views.py      every worker queue, as `queue ls` shows it
@@ -9,8 +9,9 @@ recent_starts.py    the pace at which jobs were started lately
 waiting_jobs.py     why the jobs of a page wait, and their predicted starts
 job_attempts.py     the attempts at one job, with consumers and durations
 resources.py        the documents of the read API
-without_secrets.py documents without secrets
+without_secrets.py  documents without secrets
 inbox_view.py       the triggers' events under way
+circuits_view.py    destinations that have failed lately
 manifest_view.py    a manifest's triggers, circuits and dead letters
 overview.py         everything in one document, for `harn top`
 shared_pools_view.py the pools that processes share, and which process holds their slots

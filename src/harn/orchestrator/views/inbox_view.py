@@ -7,7 +7,7 @@ from typing import Any
 from harn.clock import iso
 from harn.runtime import Runtime
 from harn.storage import Store
-from harn.storage.triggers import inbox
+from harn.storage.triggers import Pending, inbox
 from harn.triggers import Repetitions
 
 
@@ -21,15 +21,7 @@ async def inbox_view(runtime: Runtime) -> dict[str, Any]:
     states: dict[str, list[dict[str, Any]]] = {"in_flight": [], "retry": [], "stranded": []}
     for each, alive in found.oldest:
         state = "retry" if each.due_ms > found.now_ms else "in_flight" if alive else "stranded"
-        states[state].append(
-            {
-                "envelope": each.envelope,
-                "trigger_id": each.binding_id,
-                "event_id": each.event_id,
-                "attempt": each.attempt,
-                "due_at": iso(each.due_ms) if each.due_ms else None,
-            }
-        )
+        states[state].append(event_under_way(each))
     in_flight = found.unsettled - found.waiting
     return {
         "dispatcher_in_flight": in_flight,
@@ -46,4 +38,15 @@ async def inbox_view(runtime: Runtime) -> dict[str, Any]:
         "in_flight_dispatches": states["in_flight"],
         "pending_retries": states["retry"],
         "stranded_envelopes": states["stranded"],
+    }
+
+
+def event_under_way(event: Pending) -> dict[str, Any]:
+    """Return an event of the inbox that is not settled, JSON-ready."""
+    return {
+        "envelope": event.envelope,
+        "trigger_id": event.binding_id,
+        "event_id": event.event_id,
+        "attempt": event.attempt,
+        "due_at": iso(event.due_ms) if event.due_ms else None,
     }

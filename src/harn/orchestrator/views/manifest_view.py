@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 from harn.clock import iso
 from harn.orchestrator.manifest import read_manifest
 from harn.orchestrator.manifest_triggers import ManifestTrigger, route_of
+from harn.orchestrator.views.circuits_view import circuits_view
+from harn.orchestrator.views.inbox_view import event_under_way
 from harn.storage import Store
-from harn.storage.triggers import circuits, cron_last, dead_letters, pending
-from harn.triggers import check_schedule, circuit_state
+from harn.storage.triggers import cron_last, dead_letters, pending
+from harn.triggers import check_schedule
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime
@@ -25,32 +27,15 @@ async def inspection(runtime: Runtime, config: Path) -> dict[str, Any]:
     now = runtime.clock.now_ms()
     count, waiting = await store.run(lambda: pending(MOST_SHOWN), write=False)
     depth, _ = await store.run(lambda: dead_letters(0, 1), write=False)
-    open_ones = await store.run(circuits, write=False)
     return {
         "manifest": str(manifest.path),
         "triggers": [await _trigger(store, each, now) for each in manifest.triggers],
         "pending": {
             "count": count,
-            "oldest": [
-                {
-                    "envelope": each.envelope,
-                    "trigger_id": each.binding_id,
-                    "event_id": each.event_id,
-                    "attempt": each.attempt,
-                    "due_at": iso(each.due_ms) if each.due_ms else None,
-                }
-                for each in waiting
-            ],
+            "oldest": [event_under_way(each) for each in waiting],
         },
         "dlq_depth": depth,
-        "circuits": [
-            {
-                "destination": destination,
-                "failures": row.failures,
-                "state": circuit_state(row.failures, row.open_until_ms, now),
-            }
-            for destination, row in open_ones
-        ],
+        "circuits": await circuits_view(runtime),
     }
 
 

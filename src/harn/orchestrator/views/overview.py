@@ -18,7 +18,7 @@ from harn.masking import mask
 from harn.orchestrator.views.queue_views import queues_view
 from harn.orchestrator.views.shared_pools_view import shared_pools_view
 from harn.pools import look_at_journals
-from harn.ratelimit import BucketStatus, list_status
+from harn.ratelimit import BucketStatus, list_status, stores_of_limits
 from harn.runtime import Runtime
 from harn.storage import Event, Store
 from harn.storage.leases import LeaseStore, list_leases
@@ -30,7 +30,6 @@ RECENT = 500
 """The number of newest records of a topic that are read."""
 MOST_FAILURES = 20
 MOST_LEASES = 200
-_LIMITER_FILES = ("rate-limits.sqlite", "llm-rate-limits.sqlite")
 _FAILED = ("child_failed", "child_suppressed", "child_escalated", "child_abandoned")
 _NO_MORE = ("supervisor_stopped", "supervisor_completed")
 
@@ -180,13 +179,8 @@ async def newest(runtime: Runtime, topic: str, count: int = RECENT) -> list[Even
 
 async def limits_view(runtime: Runtime, state_dir: Path) -> list[BucketStatus]:
     """Return the limits of the store, or of the files in the state directory."""
-    if runtime.storage_url.startswith(("postgresql://", "postgres://")):
-        urls = [runtime.storage_url]
-    else:
-        paths = [state_dir / name for name in _LIMITER_FILES]
-        if runtime.settings.llm_rate_limit_state_path is not None:
-            paths.append(runtime.settings.llm_rate_limit_state_path)
-        urls = [f"sqlite:///{path.absolute()}" for path in paths if path.is_file()]
+    own = runtime.settings.llm_rate_limit_state_path
+    urls = stores_of_limits(runtime.storage_url, state_dir, own)
     return [bucket for url in urls for bucket in await list_status(runtime, url)]
 
 

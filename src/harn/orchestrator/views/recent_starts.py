@@ -7,8 +7,8 @@ from typing import Any
 
 from harn.orchestrator.views.predicted_start import Pace
 from harn.runtime import Runtime
-from harn.storage import Event, Operation, Store
-from harn.storage.log import head, read
+from harn.storage import Event, Store
+from harn.storage.log import newest
 from harn.topics import queue_topics
 
 LOOKED_AT = 500
@@ -19,14 +19,8 @@ RECENT_MS = 600_000
 async def recent_starts(runtime: Runtime, queue: str) -> Pace:
     """Count the jobs that were claimed lately. Cancelling leaves nothing behind."""
     topic = queue_topics(queue).claims
-    found = await runtime.service(Store).run(lambda: _newest(topic), write=False)
+    found = await runtime.service(Store).run(lambda: newest(topic, LOOKED_AT), write=False)
     return pace_of(found, runtime.clock.now_ms())
-
-
-def _newest(topic: str) -> Operation[list[Event]]:
-    newest = yield from head(topic)
-    found, _ = yield from read(topic, max(0, newest - LOOKED_AT), LOOKED_AT)
-    return found
 
 
 def pace_of(records: list[Event], now: int) -> Pace:

@@ -14,6 +14,7 @@ from harn import topics
 from harn.clock import iso
 from harn.errors import did_you_mean
 from harn.llm import llm_usage
+from harn.orchestrator.views.circuits_view import circuits_view
 from harn.orchestrator.views.job_attempts import attempts_of
 from harn.orchestrator.views.job_explanation import explain
 from harn.orchestrator.views.overview import (
@@ -32,8 +33,7 @@ from harn.runtime import Runtime
 from harn.storage import Store
 from harn.storage.log import list_topics
 from harn.storage.queue import job_views
-from harn.storage.triggers import circuits
-from harn.triggers import DeadLetters, NotFound, Triggers, circuit_state
+from harn.triggers import DeadLetters, NotFound, Triggers
 from harn.workers import JobState, WorkerQueue, consumers, summarise, worker_queues
 
 MOST_LIMITS = 500
@@ -143,8 +143,6 @@ async def triggers_list(runtime: Runtime) -> dict[str, Any]:
         last.setdefault(str(record.payload.get("trigger_id")), []).append(
             {**event, "at": iso(record.occurred_at_ms)}
         )
-    now = runtime.clock.now_ms()
-    failing = await runtime.service(Store).run(circuits, write=False)
     return {
         "triggers": [
             {
@@ -155,14 +153,7 @@ async def triggers_list(runtime: Runtime) -> dict[str, Any]:
             }
             for each in listed
         ],
-        "circuits": [
-            {
-                "destination": destination,
-                "failures": row.failures,
-                "state": circuit_state(row.failures, row.open_until_ms, now),
-            }
-            for destination, row in failing
-        ],
+        "circuits": await circuits_view(runtime),
     }
 
 
