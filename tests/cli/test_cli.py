@@ -149,6 +149,22 @@ def test_an_unexpected_error_is_one_line_unless_debugging(
     assert "Traceback" in capsys.readouterr().err
 
 
+def test_an_unexpected_error_without_a_printable_message_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise ValueError("no text")
+
+    def fail(*_: object) -> None:
+        raise Mute
+
+    monkeypatch.setattr("harn.cli.doctor.examine", fail)
+
+    assert invoke(["doctor"]) == 1
+    assert "unexpected Mute: (its message cannot be shown)" in capsys.readouterr().err
+
+
 def test_names_cannot_speak_to_the_terminal() -> None:
     assert one_line("a\x1b[2Jb\r\n\u2028é") == "a\\x1b[2Jb\\r\\n\\u2028é"
     assert "\x1b" not in table(["name", "n"], [["\x1b[31m", 1]])

@@ -152,6 +152,7 @@ def test_what_is_typed_comes_back_spelled_out(argv: list[str], capfd: Any) -> No
 
     shown = capfd.readouterr()
     assert shown.out == ""
+    assert shown.err.endswith("\n")
     assert shown.err.removesuffix("\n").isprintable()
 
 

@@ -71,7 +71,7 @@ def test_a_transfer_that_is_announced_is_left_alone(case: str) -> None:
     assert found(QUIET[case]) == []
 
 
-def test_somebody_elses_owned_is_not_ours() -> None:
+def test_another_librarys_owned_is_not_ours() -> None:
     head = "from ownership import Owned, owned\n"
     assert found(ESCAPES["an annotated binding"], head) == []
     assert found(ESCAPES["made by owned()"], head) == []

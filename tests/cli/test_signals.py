@@ -123,7 +123,7 @@ def test_65_a_drain_gives_its_job_back_within_its_timeout(
     write(place, handler)
     drain = ["orchestrator", "queue", "drain", "jobs", "--shutdown-timeout", "500ms", *STATE]
     with cli(*drain) as running:
-        running.hears("begun")
+        running.reports("begun")
         running.signal(number)
         ended = running.ends()
 
@@ -137,7 +137,7 @@ def test_a_second_signal_to_a_drain_gives_its_job_back_at_once(place: Path, hand
     write(place, handler)
     drain = ["orchestrator", "queue", "drain", "jobs", "--shutdown-timeout", "1h", *STATE]
     with cli(*drain) as running:
-        running.hears("begun")
+        running.reports("begun")
         running.signal(signal.SIGTERM)
         running.signal(signal.SIGINT)
         ended = running.ends()
@@ -151,7 +151,7 @@ def test_a_drain_whose_setup_hangs_is_stopped_too(place: Path, number: signal.Si
     (place / "slow").touch()
     queue = ["orchestrator", "queue", "drain", "jobs", "--shutdown-timeout", "500ms", *STATE]
     with cli(*queue) as running:
-        running.hears("begun")
+        running.reports("begun")
         running.signal(number)
         ended = running.ends()
 
@@ -164,7 +164,7 @@ def test_64_serve_tells_the_handler_of_a_job_in_its_wait_and_gives_the_job_back(
     queue_a_job(place)
     write(place, "sleeps")
     with cli("orchestrator", "serve", "--no-http", "--shutdown-timeout", "1h", *STATE) as running:
-        running.hears("begun")
+        running.reports("begun")
         running.signal(signal.SIGTERM)
         ended = running.ends()
 
@@ -181,7 +181,7 @@ def test_65_serve_gives_back_the_job_of_a_thread_that_cannot_be_stopped(
     write(place, "thread")
     serve = ["orchestrator", "serve", "--no-http", "--shutdown-timeout", "500ms", *STATE]
     with cli(*serve) as running:
-        running.hears("begun")
+        running.reports("begun")
         running.signal(number)
         ended = running.ends()
 
@@ -196,7 +196,7 @@ def test_a_drain_that_waits_for_more_logs_what_it_does(place: Path, handler: str
     said = {"note": "succeeded, attempts: 1", "fails": "RuntimeError: boom"}[handler]
     drain = ["orchestrator", "queue", "drain", "jobs", "--shutdown-timeout", "5s", *STATE]
     with cli(*drain, "--wait") as running:
-        running.hears("begun")
+        running.reports("begun")
         running.complains()
         running.signal(signal.SIGTERM)
         ended = running.ends()
@@ -217,7 +217,7 @@ def test_a_drain_that_ends_says_only_what_failed(place: Path) -> None:
 def test_a_signal_ends_a_serve_whose_setup_hangs(place: Path, number: int) -> None:
     (place / "slow").touch()
     with cli("orchestrator", "serve", "--no-http", *STATE) as running:
-        running.hears("begun")
+        running.reports("begun")
         running.signal(number)
         ended = running.ends()
 
@@ -236,7 +236,7 @@ def test_fire_that_waits_is_stopped_with_one_line_and_its_event_stays(
 ) -> None:
     write(place, handler)
     with cli("orchestrator", "fire", "work", *STATE) as running:
-        running.hears("begun")
+        running.reports("begun")
         running.signal(number)
         running.signal(number)
         ended = running.ends()
@@ -252,7 +252,7 @@ def test_a_command_that_asks_a_service_is_stopped_and_the_service_continues(
 ) -> None:
     write(place, "goes_on")
     with serving(place, "--no-http") as service:
-        service.hears("ready")
+        service.reports("ready")
         with cli("orchestrator", "fire", "work", *STATE) as running:
             until((place / "begun").exists)
             running.signal(number)

@@ -130,6 +130,11 @@ def test_a_long_log_is_checked_by_a_second_process(what_if: WhatIf) -> None:
         (("--since", "yesterday"), "a duration with its unit"),
         (("--since", "1s"), "no record after"),
         (("--cap", "2"), "--cap has no effect with the strategy fifo; add --strategy drr"),
+        (("--cap", "0"), "--cap has no effect with the strategy fifo; add --strategy drr"),
+        (
+            ("--strategy", "fifo", "--cap", "2", "--quantum", "3"),
+            "--cap, --quantum have no effect with the strategy fifo; add --strategy drr",
+        ),
         (("--goal", "p95"), "a measure, a key and a limit"),
         (("--plot", "/nowhere/at/all.svg"), "a file in a directory that exists"),
         (("--consumers", "0"), "0 is not in the range"),

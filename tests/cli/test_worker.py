@@ -255,7 +255,11 @@ class Skipped(BaseException):
         ("wrong", "def f(:", "module 'wrong' cannot be imported: SyntaxError: "),
         ("leaves", "raise SystemExit(0)", "module 'leaves' cannot be imported: SystemExit: 0 ("),
         ("skips", f"{BASE}raise Skipped('not here')", "cannot be imported: Skipped: not here ("),
-        ("mute", f"{BASE}raise Skipped", "module 'mute' cannot be imported: Skipped ("),
+        (
+            "mute",
+            f"{BASE}raise Skipped",
+            "'mute' cannot be imported: Skipped: (its message cannot be shown) (",
+        ),
         ("stops", "raise KeyboardInterrupt", "cannot be imported: KeyboardInterrupt ("),
         ("app.py", None, "'app.py' is a file: name the module, such as app.jobs"),
     ],

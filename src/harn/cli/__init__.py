@@ -8,7 +8,7 @@ commands.py       the tree of commands, each imported when it is called
 target.py         which manifest and which store a command uses
 store_choice.py   which store: --storage, HARN_STORAGE or the state directory
 ask_service.py    run a verb in the running service, or else in this process
-service_connection.py  HTTP over the service's socket
+service_connection.py HTTP over the service's socket
 signals.py        how a signal ends a command
 garbage_collector.py how seldom a short command looks for garbage
 command_log.py    what a command logs
@@ -155,14 +155,13 @@ def _missing(error: ImportError) -> int:
 def _unexpected(error: Exception) -> int:
     import traceback
 
+    from harn.error_text import error_text
     from harn.escaping import on_lines
     from harn.settings import Settings
 
     if Settings.load().debug:
         print(on_lines("".join(traceback.format_exception(error))), file=sys.stderr, end="")
-    return _fail(
-        f"unexpected {type(error).__name__}: {error} (HARN_DEBUG=1 shows the traceback)", 1
-    )
+    return _fail(f"unexpected {error_text(error)} (HARN_DEBUG=1 shows the traceback)", 1)
 
 
 def _fail(message: str, code: int) -> int:

@@ -13,24 +13,39 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harn.cli.orchestrator_commands import DEFAULT_CONFIG
-from harn.cli.output import DURATION, Decorator, say
+from harn.cli.output import Decorator, DurationFlag, say
 from harn.cli.progress import live_line
 from harn.cli.signals import STOPPED, stoppable_call
 from harn.cli.store_choice import usable_store
 from harn.cli.target import CommandTarget
+from harn.duration import to_text
 from harn.errors import HarnError, StorageError
 from harn.escaping import one_line
 from harn.masking import mask
-from harn.orchestrator import SOCKET, Options, Verb, connect, verb
+from harn.orchestrator import LONGEST_WAIT, SOCKET, Options, Verb, connect, verb
 from harn.runtime import Runtime
 from harn.stopping import Stopping
 
 if TYPE_CHECKING:
     from harn.orchestrator import Manifest, Service
 
+
+class WorkTime(DurationFlag):
+    """How long pool tasks may take, as a verb accepts it."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        """Read *value*; a wrong one is a usage error."""
+        seconds = super().convert(value, param, ctx)
+        if not 0 < seconds <= LONGEST_WAIT:
+            self.fail(f"a duration above 0, at most {to_text(LONGEST_WAIT)}", param, ctx)
+        return seconds
+
+
+WORK_TIME = WorkTime()
+
 work_option: Decorator = click.option(
     "--shutdown-timeout",
-    type=DURATION,
+    type=WORK_TIME,
     default="30s",
     show_default=True,
     help="How long the pool tasks that this causes may take.",
@@ -154,6 +169,6 @@ def _check_same(target: CommandTarget, storage: str | None, about: dict[str, Any
 
 def work_text(work: dict[str, Any]) -> str:
     """Return one sentence about the pool tasks that a command caused."""
-    from harn.pools import WorkDone
+    from harn.pools import CausedOutcome
 
-    return str(work.get("reason") or WorkDone(work["completed"]))
+    return str(work.get("reason") or CausedOutcome(work["completed"]))

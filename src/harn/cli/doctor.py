@@ -22,7 +22,7 @@ from harn.cli.colours import by_word
 from harn.cli.output import emit, json_flag
 from harn.cli.store_choice import chosen_store
 from harn.clock import SystemClock, iso
-from harn.errors import HarnError
+from harn.errors import HarnError, InvalidOption
 from harn.escaping import one_line
 from harn.masking import without_secrets_of
 from harn.private_files import weakness
@@ -106,7 +106,6 @@ def _sqlite() -> Iterator[Check]:
 
 
 def _postgres(storage: str | None) -> Iterator[Check]:
-    from harn.errors import InvalidOption
     from harn.storage import read_url
 
     try:

@@ -80,10 +80,17 @@ def _payload(text: str | None) -> Any:
         return None
     try:
         if text.startswith("@"):
-            text = Path(text[1:]).read_text("utf-8")
+            text = _read(text[1:])
         return json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise HarnError(f"--payload is not JSON: {error}") from None
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text("utf-8")
+    except OSError as error:
+        raise HarnError(f"--payload: {path} cannot be read: {error.strerror}") from None
 
 
 def _no_constant(name: str) -> None:

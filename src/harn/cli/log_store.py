@@ -1,30 +1,17 @@
-"""The store of a `harn log` command: the options that choose it, and work done on it."""
+"""The store of a `harn log` command, and work done on it."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, TypeVar
-
-import click
+from typing import TypeVar
 
 from harn.cli.signals import run_stoppable
-from harn.cli.store_choice import insecure_flag, runtime_for
+from harn.cli.store_choice import runtime_for
 from harn.runtime import Runtime
 from harn.storage import check_there, read_only
 
 T = TypeVar("T")
-
-
-def store_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that choose the store."""
-    command = click.option(
-        "--state-dir", type=click.Path(path_type=Path), help="Directory that holds the store."
-    )(command)
-    command = click.option("--storage", help="The store, such as postgresql://... or file:///dir.")(
-        command
-    )
-    return insecure_flag(command)
 
 
 def run_on_store(

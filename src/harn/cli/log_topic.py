@@ -9,10 +9,11 @@ from typing import Any
 
 import click
 
-from harn.cli.log_store import run_on_store, store_options
+from harn.cli.log_store import run_on_store
 from harn.cli.name_completion import topics
 from harn.cli.output import DURATION, emit, json_flag, say, say_json
 from harn.cli.progress import live_line
+from harn.cli.store_choice import store_options
 from harn.clock import iso
 from harn.escaping import one_line, to_json
 from harn.plurals import counted

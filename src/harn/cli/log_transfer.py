@@ -10,9 +10,10 @@ from typing import BinaryIO
 
 import click
 
-from harn.cli.log_store import run_on_store, store_options
+from harn.cli.log_store import run_on_store
 from harn.cli.output import emit, json_flag, say
 from harn.cli.progress import shown_count
+from harn.cli.store_choice import store_options
 from harn.errors import StorageError
 from harn.escaping import one_line
 from harn.masking import mask
@@ -79,7 +80,10 @@ class _output:  # noqa: N801 - reads as a function
         if str(self._target) == "-":
             self._file: BinaryIO = sys.stdout.buffer
         else:
-            self._file = open(self._target, "xb", opener=open_private)
+            try:
+                self._file = open(self._target, "xb", opener=open_private)
+            except FileExistsError:
+                raise StorageError(f"{self._target} exists already; name a new file") from None
         return self._file
 
     def __exit__(self, *_: object) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 import click
 
 from harn.cli.colours import by_word
-from harn.cli.log_store import run_on_store, store_options
+from harn.cli.log_store import run_on_store
 from harn.cli.output import emit, json_flag
 from harn.cli.progress import shown_count
+from harn.cli.store_choice import store_options
 from harn.errors import StorageCorrupt
 from harn.escaping import one_line
 from harn.masking import mask

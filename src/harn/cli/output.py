@@ -11,7 +11,7 @@ import click
 from harn.cli.colours import by_word, has_colours, painted
 from harn.cli.progress import live_line
 from harn.cli.tables import fold, width_of
-from harn.duration import to_seconds
+from harn.duration import ACCEPTED, to_seconds
 from harn.errors import InvalidOption
 from harn.escaping import one_line, to_json
 
@@ -52,6 +52,9 @@ def indented(text: str | None) -> list[str]:
     return [f"    {one_line(line)}" for line in (text or "").splitlines()]
 
 
+WITH_UNIT = 'a duration with its unit, such as "250ms", "30s", "5m", "1h"'
+
+
 class DurationFlag(click.ParamType[float]):
     """A duration with its unit (`5m`, `250ms`), read as seconds."""
 
@@ -65,8 +68,9 @@ class DurationFlag(click.ParamType[float]):
             return value
         try:
             return to_seconds(str(value), param.name or "duration" if param else "duration")
-        except InvalidOption:
-            self.fail('a duration with its unit, such as "250ms", "30s", "5m", "1h"', param, ctx)
+        except InvalidOption as error:
+            limit = "" if error.accepted == ACCEPTED else f", {error.accepted}"
+            self.fail(f"{WITH_UNIT}{limit}", param, ctx)
 
 
 DURATION = DurationFlag()

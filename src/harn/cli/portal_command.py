@@ -12,7 +12,7 @@ from harn.cli.command_log import log_as_service
 from harn.cli.garbage_collector import begin_work
 from harn.cli.output import say_json
 from harn.cli.signals import STOP_WITHIN, run_stoppable
-from harn.cli.store_choice import insecure_flag, usable_store
+from harn.cli.store_choice import store_options, usable_store
 from harn.errors import StorageError
 from harn.masking import mask
 from harn.orchestrator import Service, check_loopback, read_keys
@@ -22,8 +22,7 @@ from harn.storage import check_there, read_url
 
 
 @click.command()
-@click.option("--storage", help="The store, such as postgresql://... or file:///dir.")
-@click.option("--state-dir", type=click.Path(path_type=Path), help="Directory of the store.")
+@store_options
 @click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
 @click.option("--port", type=click.IntRange(0, 65_535), default=8790, show_default=True)
 @click.option(
@@ -32,7 +31,6 @@ from harn.storage import check_there, read_url
     help="A file with the operators' keys, one a line.",
 )
 @click.option("--read-only", is_flag=True, help="Let operators look, and never act.")
-@insecure_flag
 def portal(
     storage: str | None,
     state_dir: Path | None,
@@ -71,10 +69,8 @@ def _check_there(url: str) -> None:
 async def _serve(
     service: Service, place: tuple[str, int], read_only: bool, stopped: asyncio.Event
 ) -> None:
-    try:
-        from harn.portal import Listening, bind, build_app
-    except ImportError as error:
-        raise click.ClickException(str(error)) from None
+    from harn.portal import Listening, bind, build_app
+
     app = build_app(service, read_only=read_only)
     async with Listening(app, bind(*place), drain_within=STOP_WITHIN) as listening:
         address: dict[str, Any] = {

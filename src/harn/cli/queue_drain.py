@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from harn.cli.ask_service import CommandStop, operate
+from harn.cli.ask_service import WORK_TIME, CommandStop, operate
 from harn.cli.colours import by_word
 from harn.cli.command_log import log_as_service
 from harn.cli.output import DURATION, emit, fail_line, say
@@ -24,7 +24,7 @@ from harn.orchestrator import Drain
 @click.option("--claim-ttl", type=DURATION, default="5m", show_default=True, help="Claims' life.")
 @click.option("--concurrency", type=click.IntRange(1, 1000), default=1, show_default=True)
 @click.option("--wait", is_flag=True, help="Wait for more when the queue is empty.")
-@click.option("--shutdown-timeout", type=DURATION, default="30s", show_default=True)
+@click.option("--shutdown-timeout", type=WORK_TIME, default="30s", show_default=True)
 @common
 def drain(
     target: CommandTarget,

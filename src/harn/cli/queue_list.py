@@ -9,9 +9,8 @@ import click
 
 from harn.cli.colours import by_word
 from harn.cli.output import emit, warn
-from harn.cli.tables import table
+from harn.cli.tables import shown_duration, table
 from harn.cli.target import CommandTarget, common
-from harn.duration import roughly
 from harn.escaping import one_line
 from harn.orchestrator import queues_view
 from harn.plurals import counted
@@ -47,7 +46,7 @@ def _shown(document: dict[str, Any]) -> str:
         [
             each["queue"],
             *(each[name] for name in names),
-            _age(each["oldest_unclaimed_age_ms"]),
+            shown_duration(each["oldest_unclaimed_age_ms"]),
         ]
         for each in queues
     ]
@@ -61,7 +60,7 @@ def _shown(document: dict[str, Any]) -> str:
                 [
                     *(each[name] for name in ("fairness_key", "weight", "deficit", "in_flight")),
                     *(each[name] for name in ("selected_total", "deferred_total", "ready_jobs")),
-                    _age(each["oldest_ready_age_ms"] or None),
+                    shown_duration(each["oldest_ready_age_ms"] or None),
                 ]
                 for each in block["keys"]
             ]
@@ -100,9 +99,3 @@ def paused_lines(summary: dict[str, Any]) -> list[str]:
         named = ", ".join(map(one_line, tenants[:MOST_NAMED]))
         lines.append(f"{name}: {by_word('paused')} for {named}{more}")
     return lines
-
-
-def _age(ms: int | None) -> str:
-    if ms is None:
-        return "-"
-    return roughly(ms)

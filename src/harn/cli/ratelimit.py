@@ -14,11 +14,9 @@ from harn.cli.signals import run_stoppable
 from harn.cli.store_choice import insecure_flag, usable_store
 from harn.cli.tables import table
 from harn.duration import roughly, to_text
-from harn.ratelimit import BucketStatus, RuleStatus, list_status
+from harn.ratelimit import BucketStatus, RuleStatus, list_status, stores_of_limits
 from harn.runtime import Runtime
 from harn.settings import Settings
-
-FILES = ("rate-limits.sqlite", "llm-rate-limits.sqlite")
 
 
 @click.group(cls=HarnGroup)
@@ -52,17 +50,11 @@ def ls(
 def _stores(state_path: Path | None, state_dir: Path | None, storage: str | None) -> list[str]:
     """Return the stores to read: the given file, PostgreSQL, or those in the state directory."""
     folder, url = usable_store(storage, state_dir)
-    if state_path is not None:
-        paths = [state_path]
-    else:
-        if url is not None and url.startswith(("postgresql://", "postgres://")):
-            return [url]
-        paths = [folder / name for name in FILES]
-        if (own := Settings.load().llm_rate_limit_state_path) is not None:
-            paths.append(own)
-    if state_path is not None and not state_path.is_file():
+    if state_path is None:
+        return stores_of_limits(url, folder, Settings.load().llm_rate_limit_state_path)
+    if not state_path.is_file():
         raise click.UsageError(f"there is no file {state_path}")
-    return [f"sqlite:///{os.path.abspath(path)}" for path in paths if path.is_file()]
+    return [f"sqlite:///{os.path.abspath(state_path)}"]
 
 
 async def _look(urls: list[str]) -> list[BucketStatus]:

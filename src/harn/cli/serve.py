@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from harn.cli.output import DURATION, say_json
 from harn.cli.signals import run_stoppable
 from harn.cli.store_choice import runtime_for
 from harn.cli.target import CommandTarget, common
+from harn.error_text import error_text
 from harn.errors import HarnError
 from harn.escaping import one_line
 from harn.stopping import Stopping
@@ -81,7 +82,7 @@ class _Serving:
             if not self._no_http:
                 listening = await self._listen(stack, service, place)
             admin = None
-            if await self._start(service):
+            if await self._unless_stopped(service.start()):
                 admin = await self._admit_operators(stack, service)
                 _tell(
                     {
@@ -102,10 +103,8 @@ class _Serving:
         return 0
 
     async def _listen(self, stack: Any, service: Any, place: tuple[str, int]) -> Any:
-        try:
-            from harn.portal import Listening, bind, build_app
-        except ImportError as error:
-            raise click.ClickException(str(error)) from None
+        from harn.portal import Listening, bind, build_app
+
         service.host = place[0]
         listening = Listening(build_app(service), bind(*place), drain_within=self._within)
         return await stack.enter_async_context(listening)
@@ -118,19 +117,19 @@ class _Serving:
             return None
         return await stack.enter_async_context(AdminListening(service, self._within))
 
-    async def _start(self, service: Any) -> bool:
-        """Start *service*; false if a signal came first, which cancels the start."""
-        starting = asyncio.ensure_future(service.start())
+    async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Await *work*, a start or a reload; false if a signal came first, which cancels it."""
+        working = asyncio.ensure_future(work)
         stopped = asyncio.ensure_future(self._stop.wait())
         try:
-            await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((working, stopped), return_when=asyncio.FIRST_COMPLETED)
         finally:
             stopped.cancel()
-            starting.cancel()
-        await asyncio.wait((starting,))
-        if not starting.cancelled():
-            starting.result()
-        return not starting.cancelled()
+            working.cancel()
+        await asyncio.wait((working,))
+        if not working.cancelled():
+            working.result()
+        return not working.cancelled()
 
     async def _until_stopped(self, service: Any) -> None:
         while not self._stop.is_set():
@@ -140,14 +139,19 @@ class _Serving:
                 wait.cancel()
             if self._again.is_set():
                 self._again.clear()
-                await self._reload(service)
+                await self._unless_stopped(self._reload(service))
 
     async def _reload(self, service: Any) -> None:
         try:
             _tell({"status": "reloaded", **await service.reload()})
         except HarnError as error:
-            logger.error("the manifest was not reloaded: %s", error)
-            _tell({"status": "reload failed", "error": one_line(str(error))})
+            self._tell_failure(str(error))
+        except Exception as error:  # a new setup may raise anything: the old manifest stays
+            self._tell_failure(error_text(error), trace=True)
+
+    def _tell_failure(self, reason: str, *, trace: bool = False) -> None:
+        logger.error("the manifest was not reloaded: %s", reason, exc_info=trace)
+        _tell({"status": "reload failed", "error": one_line(reason)})
 
     async def _drain(self, service: Any) -> bool:
         draining = asyncio.ensure_future(service.drain(self._within))

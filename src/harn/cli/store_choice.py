@@ -33,6 +33,17 @@ def insecure_flag(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
+def store_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that choose the store: `--state-dir`, `--storage`, and the flag above."""
+    command = insecure_flag(command)
+    command = click.option("--storage", help="The store, such as postgresql://... or file:///dir.")(
+        command
+    )
+    return click.option(
+        "--state-dir", type=click.Path(path_type=Path), help="Directory of the store."
+    )(command)
+
+
 def chosen_store(storage: str | None, state_dir: Path | None) -> tuple[Path, str | None]:
     """Return the state directory and the storage URL; None means SQLite in the directory."""
     settings = Settings.load()

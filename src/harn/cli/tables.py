@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from harn.cli.colours import colour, mark_of, plain
+from harn.duration import roughly
 from harn.escaping import one_line
 
 GAP = "  "
@@ -64,6 +65,11 @@ def table(
         for column, fitting in zip(columns, widths, strict=True):
             column.width = fitting
     return "\n".join(_row(columns, row) for row in range(-1, len(rows)))
+
+
+def shown_duration(ms: int | None) -> str:
+    """Return *ms* with its unit, for a table; `-` if there is no value."""
+    return "-" if ms is None else roughly(ms)
 
 
 def fold(text: str, width: int | None) -> str:

@@ -12,8 +12,9 @@ import msgspec
 
 from harn.cli.garbage_collector import spare_modules
 from harn.cli.orchestrator_commands import DEFAULT_CONFIG
+from harn.cli.output import json_flag
 from harn.cli.signals import run_stoppable
-from harn.cli.store_choice import insecure_flag, runtime_for, usable_store
+from harn.cli.store_choice import runtime_for, store_options, usable_store
 from harn.errors import StorageError
 from harn.runtime import Runtime
 from harn.stopping import Stopping
@@ -112,10 +113,8 @@ def common(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option(
         "--config", "--manifest", type=click.Path(path_type=Path), help="The manifest, harn.toml."
     )
-    @click.option("--state-dir", type=click.Path(path_type=Path), help="Directory of the store.")
-    @click.option("--storage", help="The store, such as postgresql://... or file:///dir.")
-    @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-    @insecure_flag
+    @store_options
+    @json_flag
     @click.pass_context
     @functools.wraps(command)
     def wrapped(

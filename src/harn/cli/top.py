@@ -16,21 +16,20 @@ from harn.cli.name_completion import queues_and_pools
 from harn.cli.output import DURATION, emit
 from harn.cli.progress import live_line
 from harn.cli.signals import run_stoppable
-from harn.cli.store_choice import insecure_flag, usable_store
+from harn.cli.store_choice import store_options, usable_store
 from harn.cli.tables import width_of
 from harn.cli.top_tables import body, header
 from harn.errors import StorageError
 from harn.escaping import one_line
 from harn.masking import mask
 from harn.orchestrator import overview
+from harn.ratelimit import stores_of_limits
 from harn.runtime import Runtime
 from harn.storage import check_there, read_url
 
 
 @click.command()
-@insecure_flag
-@click.option("--state-dir", type=click.Path(path_type=Path), help="Directory of the store.")
-@click.option("--storage", help="The store, such as postgresql://... or file:///dir.")
+@store_options
 @click.option("--once", is_flag=True, help="Print once and exit.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document; needs --once.")
 @click.option("--every", type=DURATION, default="1s", show_default=True, help="Time to refresh.")
@@ -84,7 +83,7 @@ def nothing_at(directory: Path, url: str | None) -> str | None:
         path, what = directory / "events.sqlite", f"--state-dir {directory}"
         if path.is_file():
             return None
-        if (directory / "pools").is_dir() or list(directory.glob("*rate-limits.sqlite")):
+        if (directory / "pools").is_dir() or stores_of_limits(None, directory):
             return None  # journals and limits need no event store
     else:
         place = read_url(url)

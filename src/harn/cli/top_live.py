@@ -152,15 +152,10 @@ class Earlier:
             {**each, "fairness_key": each["key"], "ready_jobs": each["ready"]}
             for each in queue["shares"]
         ]
-        block = {
-            "strategy": queue["strategy"],
-            "max_concurrent_per_key": queue["max_concurrent_per_key"],
-            "keys": keys,
-        }
         rate = self._rate(queue["queue"], queue["acked"], now)
         return {
             **queue,
-            "shares": shares_of({**block, "keys": keys}, first),
+            "shares": shares_of({**queue, "keys": keys}, first),
             "jobs_per_second": rate,
         }
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from harn.cli.colours import BOLD, RED, YELLOW, colour
-from harn.cli.tables import table
-from harn.duration import roughly
+from harn.cli.tables import shown_duration, table
 from harn.escaping import one_line
 from harn.plurals import counted
 
@@ -74,13 +73,10 @@ def _sections(found: dict[str, Any]) -> Iterator[Section]:
         *(_queues, _consumers, _shares, _pools, _shared_pools, _processes, _receipts),
         *(_limits, _leases, _supervisors, _failures),
     ):
-        yield Section(*make(found))
+        yield make(found)
 
 
-Found = tuple[str, tuple[str, ...], list[tuple[Any, ...]]]
-
-
-def _pools(found: dict[str, Any]) -> Found:
+def _pools(found: dict[str, Any]) -> Section:
     headings = ("pool", "pipeline", "slots", "running", "queued", "completed", "failed", "note")
     rows = [
         (
@@ -92,10 +88,10 @@ def _pools(found: dict[str, Any]) -> Found:
         )
         for each in found["pools"]
     ]
-    return "pools with a journal", headings, rows
+    return Section("pools with a journal", headings, rows)
 
 
-def _shared_pools(found: dict[str, Any]) -> Found:
+def _shared_pools(found: dict[str, Any]) -> Section:
     headings = (
         *("pool", "scope", "of", "slots", "running", "queued"),
         *("blocked", "completed", "failed"),
@@ -105,10 +101,10 @@ def _shared_pools(found: dict[str, Any]) -> Found:
         *("blocked", "completed", "failed"),
     )
     rows = [tuple(each[name] for name in names) for each in found["shared_pools"]]
-    return "pools shared through the store", headings, rows
+    return Section("pools shared through the store", headings, rows)
 
 
-def _processes(found: dict[str, Any]) -> Found:
+def _processes(found: dict[str, Any]) -> Section:
     headings = ("pool", "of", "process", "host", "pid", "running", "note")
     rows = [
         (
@@ -119,16 +115,16 @@ def _processes(found: dict[str, Any]) -> Found:
         for pool in found["shared_pools"]
         for each in pool["processes"]
     ]
-    return "processes of shared pools", headings, rows
+    return Section("processes of shared pools", headings, rows)
 
 
-def _receipts(found: dict[str, Any]) -> Found:
+def _receipts(found: dict[str, Any]) -> Section:
     headings = ("pool", "submits", "starts", "drops", "mean wait ms", "last")
     rows = [tuple(each.values()) for each in found["pool_receipts"]]
-    return "pools, by their latest receipts", headings, rows
+    return Section("pools, by their latest receipts", headings, rows)
 
 
-def _queues(found: dict[str, Any]) -> Found:
+def _queues(found: dict[str, Any]) -> Section:
     names = ("queue", "ready", "scheduled", "in_flight", "acked", "cancelled", "dead")
     headings = (
         *(name.replace("_", " ") for name in names),
@@ -139,19 +135,19 @@ def _queues(found: dict[str, Any]) -> Found:
             *(each[name] for name in names),
             each.get("jobs_per_second"),
             each["consumers"],
-            _duration(each["oldest_unclaimed_age_ms"]),
+            shown_duration(each["oldest_unclaimed_age_ms"]),
             _paused(each),
         )
         for each in found["queues"]
     ]
-    return "queues", headings, rows
+    return Section("queues", headings, rows)
 
 
 def _paused(queue: dict[str, Any]) -> str:
     return ", ".join(["all"] * queue["paused"] + list(queue["paused_keys"][:MOST_ROWS]))
 
 
-def _consumers(found: dict[str, Any]) -> Found:
+def _consumers(found: dict[str, Any]) -> Section:
     pools = {each["pool_id"] for each in found["shared_pools"]}  # whose processes have a table
     rows = [
         (
@@ -165,10 +161,10 @@ def _consumers(found: dict[str, Any]) -> Found:
         if each["alive"] and not pools.issuperset(each["queues"])
     ]
     headings = ("consumer", "host", "pid", "in flight", "queues")
-    return "consumers that are alive", headings, rows
+    return Section("consumers that are alive", headings, rows)
 
 
-def _shares(found: dict[str, Any]) -> Found:
+def _shares(found: dict[str, Any]) -> Section:
     headings = ("key", "queue", "weight", "ready", "in flight", "cap", "served %", "entitled %")
     names = ("weight", "ready", "in_flight", "cap", "share", "entitled")
     rows = [
@@ -176,50 +172,44 @@ def _shares(found: dict[str, Any]) -> Found:
         for queue in found["queues"]
         for each in queue["shares"]
     ]
-    return "shares of keys with work", headings, rows
+    return Section("shares of keys with work", headings, rows)
 
 
-def _limits(found: dict[str, Any]) -> Found:
+def _limits(found: dict[str, Any]) -> Section:
     headings = ("bucket", "used", "limit", "window", "waiting", "frees in", "paused until")
     rows = [
         (
             each["key"],
             each["used"],
             each.get("limit"),
-            _duration(each.get("window_ms")),
+            shown_duration(each.get("window_ms")),
             each["waiting"],
-            _duration(each.get("frees_in_ms")),
+            shown_duration(each.get("frees_in_ms")),
             each.get("paused_until") or "",
         )
         for each in found["limits"]
     ]
-    return "rate limits", headings, rows
+    return Section("rate limits", headings, rows)
 
 
-def _leases(found: dict[str, Any]) -> Found:
+def _leases(found: dict[str, Any]) -> Section:
     rows = [
-        (each["lease"], each["holder"], each["epoch"], _duration(each["left_ms"]))
+        (each["lease"], each["holder"], each["epoch"], shown_duration(each["left_ms"]))
         for each in found["leases"]
     ]
-    return "leases", ("lease", "holder", "epoch", "left"), rows
+    return Section("leases", ("lease", "holder", "epoch", "left"), rows)
 
 
-def _supervisors(found: dict[str, Any]) -> Found:
+def _supervisors(found: dict[str, Any]) -> Section:
     rows = [
         (each["supervisor"], child["child"], child["last"], child["restarts"], child["at"])
         for each in found["supervisors"]
         for child in each["children"]
     ]
     headings = ("supervisor", "child", "last event", "restarts", "at")
-    return "supervisors, by their latest events", headings, rows
+    return Section("supervisors, by their latest events", headings, rows)
 
 
-def _failures(found: dict[str, Any]) -> Found:
+def _failures(found: dict[str, Any]) -> Section:
     rows = [(each["at"], each["kind"], each["what"], each["error"]) for each in found["failures"]]
-    return "recent failures", ("at", "kind", "what", "error"), rows
-
-
-def _duration(ms: int | None) -> str:
-    if ms is None:
-        return "-"
-    return roughly(ms)
+    return Section("recent failures", ("at", "kind", "what", "error"), rows)

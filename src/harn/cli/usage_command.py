@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from harn.cli.output import DURATION, emit, json_flag
-from harn.cli.store_choice import insecure_flag
+from harn.cli.store_choice import store_options
 from harn.cli.tables import table
 from harn.cli.target import CommandTarget
 from harn.clock import iso
@@ -27,9 +27,7 @@ SUMS = ("calls", "failed", "input", "output", "cost")
     show_default=True,
     help="Comma-separated: tenant, provider, model, queue, pool, session, day.",
 )
-@click.option("--state-dir", type=click.Path(path_type=Path), help="Directory of the store.")
-@click.option("--storage", help="The store, such as postgresql://... or file:///dir.")
-@insecure_flag
+@store_options
 @json_flag
 def usage(since: float, by: str, state_dir: Path | None, storage: str | None, as_json: bool) -> int:
     """Add up what model calls have used: calls, tokens and cost, by tenant or otherwise."""

@@ -27,9 +27,9 @@ from harn.settings import read_weights
 from harn.storage import Store
 from harn.workers import SchedulerPolicy
 from harn.workers.whatif import (
-    Found,
-    History,
+    QueueHistory,
     Recorded,
+    SearchResult,
     Side,
     check_picks,
     examine,
@@ -110,8 +110,8 @@ def what_if(
     return 0 if reached else 1
 
 
-def _read(target: CommandTarget, name: str, since: float | None) -> tuple[History, int]:
-    async def work(runtime: Runtime) -> tuple[History, int]:
+def _read(target: CommandTarget, name: str, since: float | None) -> tuple[QueueHistory, int]:
+    async def work(runtime: Runtime) -> tuple[QueueHistory, int]:
         await known_queue(runtime, name)
         now = runtime.clock.now_ms()
         start = None if since is None else now - round(since * 1000)
@@ -124,7 +124,7 @@ def _read(target: CommandTarget, name: str, since: float | None) -> tuple[Histor
 
 def _answer(
     name: str,
-    history: History,
+    history: QueueHistory,
     start: int,
     flags: dict[str, Any],
     consumers: int | None,
@@ -136,7 +136,7 @@ def _answer(
     with checking:
         recorded = examine(history, start, _share_of("adding up", history.steps))
         policy = proposed_policy(recorded.side.policy, flags)
-        found: Found | None = None
+        found: SearchResult | None = None
         if goal is not None:
             found = _searched(goal, history, start, recorded, policy, consumers)
             proposed = found.side
@@ -172,14 +172,16 @@ def proposed_policy(base: SchedulerPolicy, flags: dict[str, Any]) -> SchedulerPo
     if "hierarchy" in changes:
         changes["hierarchy"] = None if flags["hierarchy"] == "none" else flags["hierarchy"]
     policy = msgspec.structs.replace(base, **changes)
-    if policy.strategy == "fifo" and changes.keys() - {"strategy"}:
-        given = ", ".join(f"--{name.replace('_', '-')}" for name, each in flags.items() if each)
-        raise HarnError(f"{given} has no effect with the strategy fifo; add --strategy drr")
+    idle = [name for name in flags if name != "strategy" and flags[name] is not None]
+    if policy.strategy == "fifo" and idle:
+        named = ", ".join(f"--{name.replace('_', '-')}" for name in idle)
+        have = "has" if len(idle) == 1 else "have"
+        raise HarnError(f"{named} {have} no effect with the strategy fifo; add --strategy drr")
     return policy
 
 
 def _simulated(
-    history: History, start: int, recorded: Recorded, what: str
+    history: QueueHistory, start: int, recorded: Recorded, what: str
 ) -> Callable[[SchedulerPolicy, int | None], Side]:
     def evaluate(policy: SchedulerPolicy, consumers: int | None) -> Side:
         show = _share_of(what, history.jobs)
@@ -190,12 +192,12 @@ def _simulated(
 
 def _searched(
     text: str,
-    history: History,
+    history: QueueHistory,
     start: int,
     recorded: Recorded,
     policy: SchedulerPolicy,
     consumers: int | None,
-) -> Found:
+) -> SearchResult:
     goal = read_goal(text, policy, recorded.side)
     evaluate = _simulated(history, start, recorded, "searching")
     first = evaluate(policy, consumers)
@@ -206,7 +208,7 @@ def _searched(
 
 
 def _goal_document(
-    text: str, found: Found, policy: SchedulerPolicy, recorded: Recorded
+    text: str, found: SearchResult, policy: SchedulerPolicy, recorded: Recorded
 ) -> dict[str, Any]:
     goal = read_goal(text, policy, recorded.side)
     return {

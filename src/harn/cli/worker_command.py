@@ -25,11 +25,12 @@ from harn.cli.name_completion import queues as queues_here
 from harn.cli.output import DURATION, say_json
 from harn.cli.progress import live_line
 from harn.cli.signals import StoppedBySignal, run_stoppable, stoppable_call
-from harn.cli.store_choice import insecure_flag, runtime_for
+from harn.cli.store_choice import runtime_for, store_options
 from harn.cli.worker_parent import Parent
 from harn.cli.worker_processes import WorkerProcesses, in_words
 from harn.clock import iso
 from harn.durable_calls import durable_names
+from harn.error_text import error_text
 from harn.errors import HarnError
 from harn.runtime import Runtime
 from harn.stopping import Stopping
@@ -48,7 +49,6 @@ LINE_EVERY = 10
 
 
 @click.command()
-@insecure_flag
 @click.argument("modules", metavar="MODULE...", nargs=-1, required=True)
 @click.option(
     *("--queue", "queues"),
@@ -74,8 +74,7 @@ LINE_EVERY = 10
     show_default=True,
     help="How long jobs under way may take to finish after a signal.",
 )
-@click.option("--state-dir", type=click.Path(path_type=Path), help="Directory of the store.")
-@click.option("--storage", help="The store, such as postgresql://... or file:///dir.")
+@store_options
 @click.option("--json", "as_json", is_flag=True, help="Print status lines, each a JSON document.")
 @click.option("--child", is_flag=True, hidden=True)
 def worker(
@@ -271,15 +270,7 @@ def _why(name: str, error: BaseException) -> str:
         if not file.startswith("<") and file != importlib.__file__ and file != __file__:
             place = f" ({file}, line {trace.tb_lineno})"
         trace = trace.tb_next
-    return f"{type(error).__name__}{_text(error)}{place}"
-
-
-def _text(error: BaseException) -> str:
-    try:
-        text = str(error)
-    except Exception:  # its class may be one of the module that is half imported
-        return ""
-    return text and f": {text}"
+    return f"{error_text(error)}{place}"
 
 
 def _tell(record: dict[str, Any]) -> None:
