@@ -4,8 +4,8 @@
 
 Look at the last lines: the provider itself counts the requests that arrive in any sixty seconds,
 and their tokens, and never sees more than its limits although two processes share them; in its
-busiest minute nearly all of both is used; and in each process the tenants take turns, whoever
-submitted first. It takes a little over a minute, because that is how long a minute's budget
+busiest minute nearly all of both is used; and in each process the tenants take turns, in whatever
+order they submitted. It takes a little over a minute, because that is how long a minute's budget
 lasts. Ctrl-C at any time leaves nothing running.
 """
 
@@ -63,10 +63,10 @@ async def work(url: str, agents: int, rpm: int) -> None:
             for tenant in TENANTS
             for _ in range(agents // len(TENANTS))
         ]
-        everyone_here = pool.snapshot(tasks=False).active  # these had slots before the others came
+        first_active = pool.snapshot(tasks=False).active  # these had slots before the others came
         outcomes = await pool_wait(tasks)
     failed = [outcome.error for outcome in outcomes if outcome.status != "completed"]
-    gap = widest_gap(started[everyone_here:])
+    gap = widest_gap(started[first_active:])
     print(json.dumps({"gap": gap, "failed": failed[:3], "agents": len(outcomes)}))
 
 

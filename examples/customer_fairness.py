@@ -3,8 +3,8 @@
     python examples/customer_fairness.py
 
 All tasks go through one pool of twenty. It walks from customer to customer, one task each; when the
-small customer is done, the large one has all twenty to itself. Whoever submits into a full queue
-waits: nothing is dropped, and what is queued survives a restart.
+small customer is done, the large one has all twenty to itself. A submit into a full queue waits:
+nothing is dropped, and what is queued survives a restart.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Four GPUs, many tenants, one pool: a hard cap, and a fair turn for everybody.
+"""Four GPUs, many tenants, one pool: a hard cap, and a fair turn for each tenant.
 
     python examples/gpu_inference.py [directory]
 

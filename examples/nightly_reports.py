@@ -36,7 +36,7 @@ MIDNIGHT = "2026-01-01T00:00:00Z"
 
 @durable(name="nightly_reports:generate_report", rerun=True)
 async def generate_report(customer: str, date: str) -> str:
-    """Make a report: a slow call to somebody else's API, then an upload."""
+    """Make a report: a slow call to another company's API, then an upload."""
     await harn.sleep("2m")
     upload(customer, date)
     return f"report of {date} for {customer}"
@@ -85,7 +85,7 @@ async def night(state_dir: str, start: str, hours: float) -> None:
         await setup(int(os.environ.get("CUSTOMERS", "60")))
         await clock.advance(hours=hours)
         if start == MIDNIGHT:
-            os._exit(9)  # a quarter past two, somebody pulls the plug
+            os._exit(9)  # a quarter past two, the power fails
 
 
 def main(state_dir: str) -> Counter[str]:

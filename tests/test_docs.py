@@ -56,7 +56,7 @@ def test_every_variable_is_documented(variable: settings.Variable) -> None:
     page = reference("environment")
 
     assert f"`{variable.name}`" in page
-    assert variable.meaning in page, f"{variable.name}: the page tells another meaning"
+    assert variable.meaning in page, f"{variable.name}: the page gives another meaning"
 
 
 def error_classes() -> list[type[errors.HarnError]]:
@@ -221,7 +221,7 @@ def _used(nodes: list[ast.AST]) -> set[str]:
 
 
 def has_docstring_example(thing: Any) -> bool:
-    """Tell whether an example of *thing*, or of a method of it, is one of those that are run."""
+    """Say whether an example of *thing*, or of a method of it, is one of those that are run."""
     if not (inspect.isclass(thing) or inspect.isroutine(thing)):
         return False
     name = f"{thing.__module__}.{thing.__qualname__}"

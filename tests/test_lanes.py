@@ -1,4 +1,4 @@
-"""`tools.lanes` runs what CI runs beside each other, and tells which part failed."""
+"""`tools.lanes` runs CI's parts beside each other, and names the part that failed."""
 
 from __future__ import annotations
 

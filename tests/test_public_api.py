@@ -10,6 +10,7 @@ from typing import get_args
 import pytest
 
 import harn
+from harn.eventlog import event_log
 from harn.llm.agent import OPTIONS as AGENT_OPTIONS
 from harn.llm.call import LlmOptions
 from harn.runtime import RuntimeOptions
@@ -17,7 +18,8 @@ from harn.triggers import PROVIDERS, FlowOptions, MatchOptions
 from harn.triggers.binding import OPTIONS as TRIGGER_OPTIONS
 from harn.triggers.event import SETTABLE
 from harn.triggers.matching import MATCH_KEYS
-from harn.triggers.trigger_options import EventFields, Provider
+from harn.triggers.trigger_options import EventFields, ProviderName
+from harn.workers import held_claim, queue
 from harn.workers.function_jobs import JobOptions
 
 STUB = Path(harn.__file__).with_suffix(".pyi")
@@ -48,6 +50,56 @@ def test_every_public_name_can_be_imported_and_says_what_it_is(name: str) -> Non
     if inspect.isclass(thing) or inspect.isfunction(thing):
         assert inspect.getdoc(thing), f"{name} has no docstring"
         assert thing.__module__.startswith("harn."), f"{name} is not ours"
+
+
+FUTURE = "done cancelled exception add_done_callback remove_done_callback"
+"""What `asyncio.wait` and its relatives use of a task."""
+SHOWN = {
+    "TaskHandle": f"task_id status wait result cancel {FUTURE}",
+    "PoolTask": f"""
+        id pool pool_id status priority key labels idempotency_key conflicts submitted_at
+        submitted_by result error rejection_reason rejection_policy snapshot wait cancel {FUTURE}
+    """,
+    "Pool": """
+        id name max_concurrent scope scope_id created_at submit submit_nowait submit_many size
+        snapshot close
+    """,
+    "Supervisor": "id name strategy state events wait stop",
+    "Permit": "kind key permits released release",
+    "Channel": "name capacity closed send receive try_send try_receive close",
+    "Mailbox": "name scope closed send receive try_receive close metrics",
+    "SharedCell": "key scope get set cas snapshot metrics",
+    "SharedMap": "key scope get set delete cas snapshot entries metrics",
+    "Atomic": "get set add cas",
+}
+"""The names that a program sees of the objects that it is given."""
+
+
+async def given_to_a_program() -> list[object]:
+    pool = await harn.pool_create(name="pool")
+    return [
+        harn.spawn(harn.sleep, "1h"),
+        pool,
+        await pool.submit(harn.sleep, "1h"),
+        await harn.supervisor_start(children=[harn.Child("child", lambda ctx: None)]),
+        await harn.sync_mutex_acquire("mutex"),
+        harn.channel(),
+        harn.mailbox_open("inbox"),
+        harn.shared_cell("cell"),
+        harn.shared_map("map"),
+        harn.atomic(),
+    ]
+
+
+async def test_what_a_program_is_given_shows_its_public_names_only(runtime: harn.Runtime) -> None:
+    given = await given_to_a_program()
+
+    shown = {
+        type(each).__name__: {name for name in dir(each) if not name.startswith("_")}
+        for each in given
+    }
+
+    assert shown == {kind: set(names.split()) for kind, names in SHOWN.items()}
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
@@ -85,4 +137,61 @@ def test_the_type_of_options_has_exactly_those_that_are_accepted(
 
 
 def test_the_type_of_the_provider_of_a_trigger_has_exactly_those_that_are_accepted() -> None:
-    assert set(get_args(Provider)) == {name for names in PROVIDERS.values() for name in names}
+    assert set(get_args(ProviderName)) == {name for names in PROVIDERS.values() for name in names}
+
+
+def shown(thing: object) -> set[str]:
+    return {name for name in dir(thing) if not name.startswith("_")}
+
+
+def left_out(thing: object) -> set[str]:
+    return {name for name in object.__dir__(thing) if not name.startswith("_")} - shown(thing)
+
+
+async def test_an_event_log_shows_its_public_names_only(runtime: harn.Runtime) -> None:
+    log = runtime.event_log
+
+    assert shown(log) == {
+        *("emit", "read", "subscribe", "record", "trim", "dropped", "damaged", "damaged_total"),
+    }
+    assert left_out(log) == set(event_log.SEAMS)
+
+
+async def test_a_worker_queue_shows_its_public_names_only(runtime: harn.Runtime) -> None:
+    shown_queue = harn.worker_queue("shown")
+
+    assert shown(shown_queue) == {
+        *("name", "policy", "enqueue", "submit", "enqueue_many", "claim_next", "claim_many"),
+        *("job", "jobs", "cancel", "retry", "pause", "resume", "summary", "purge"),
+    }
+    assert left_out(shown_queue) == set(queue.SEAMS)
+
+
+async def test_a_claim_shows_its_public_names_only(runtime: harn.Runtime) -> None:
+    work = harn.worker_queue("shown")
+    await work.enqueue(1)
+
+    claim = await work.claim_next("me")
+
+    assert claim is not None
+    assert shown(claim) == {
+        *("job", "attempt", "claim_id", "expires_at_ms", "renew", "ack", "fail", "release"),
+    }
+    assert left_out(claim) == set(held_claim.SEAMS)
+
+
+async def test_a_receipt_and_a_jobs_state_show_their_public_names_only(
+    runtime: harn.Runtime,
+) -> None:
+    receipt = await harn.worker_queue("shown").enqueue(1)
+
+    assert shown(receipt) == {
+        *("queue", "job_id", "response_topic", "durability", "duplicate", "ticket", "function"),
+        *("result", "state", "cancel", "as_dict"),
+    }
+    assert shown(await receipt.state()) == {
+        *("id", "queue", "status", "payload", "function", "priority", "tenant_id", "trigger_id"),
+        *("binding_key", "headers", "dedupe_key", "cost", "enqueued_at_ms", "not_before_ms"),
+        *("attempts", "max_attempts", "consumer_id", "claim_expires_at_ms", "settled_at_ms"),
+        *("outcome", "outcome_omitted", "error", "traceback", "steps", "is_settled", "as_dict"),
+    }

@@ -17,7 +17,6 @@ from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_overloads, is_typeddict
 
 import harn
-from harn.runtime import SEAMS
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "api.md"
 
@@ -199,8 +198,9 @@ def _prose(thing: Any) -> str:
 
 def _members(thing: type) -> str:
     parts = []
+    seams = getattr(sys.modules[thing.__module__], "SEAMS", ())  # names that `dir` leaves out
     for name, member in sorted({**_inherited(thing), **vars(thing)}.items()):
-        if name.startswith("_") or (thing is harn.Runtime and name in SEAMS):
+        if name.startswith("_") or name in seams:
             continue
         target = member.fget if isinstance(member, property) else member
         target = getattr(target, "__func__", target)

@@ -1,7 +1,7 @@
 """Every webhook goes to one channel, and from there into one pool that is fair to all senders.
 
-The pool runs ten at a time and keeps the newest five hundred; whoever sends a burst cannot starve
-the others. The sender's name is the trigger that proved who sent it, never something in the body.
+The pool runs ten at a time and keeps the newest five hundred; a sender of a burst cannot starve the
+others. The sender's name is the trigger that proved who sent it, never something in the body.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ def instructions() -> list[tuple[str, str]]:
     return [(line.split()[0], line.split(None, 1)[1]) for line in lines]
 
 
-def test_the_dockerfile_copies_what_exists_and_runs_as_nobody_special() -> None:
+def test_the_dockerfile_copies_what_exists_and_runs_as_an_ordinary_user() -> None:
     steps = instructions()
     words = {word for word, _ in steps}
 
