@@ -213,7 +213,7 @@ class Admission:
         if replacement is not None:
             slots.queue.discard(victim)
         slots.keys.unbind(victim)  # it never ran, so its key binds nothing
-        victim._own_extras().reason = (decision.reason, decision.policy, None)
+        victim._explain(decision.reason, decision.policy)
         slots.finish(victim, "rejected")
         log = slots.runtime.event_log
         note_drop(log, victim, replacement, decision, depth, self._policy.max_depth)

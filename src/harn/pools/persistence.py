@@ -196,7 +196,7 @@ class Persistence:
         if not may_repeat:
             await self._journal.synced(ticket)
         if task._body is None and call is not None:
-            task._body = call.closure()
+            task._load_call(call)
 
     def ended(self, task: PoolTask) -> None:
         """Journal the end of a task; the whole task, if the journal does not know it yet."""
@@ -290,7 +290,7 @@ class Persistence:
         self._journal.forget_state()
 
     def _hold(self, task: PoolTask, record: TaskRecord) -> None:
-        task._started_ms = None  # for the next opener it is queued, whatever it was before
+        task._queue_again()  # for the next opener
         task._own_extras().ticket = -1  # known to the journal, and safe
         self.held[task] = record
 
@@ -298,21 +298,22 @@ class Persistence:
         """Continue *task*, which a submit asks for, if it is held back."""
         record = self.held.pop(task, None)
         if record is not None:
-            task._started_ms = record.started_at
+            if record.started_at is not None:
+                task._start(record.started_at)
             self._restore_unfinished(task, record, contextvars.copy_context())
             self._slots.fill_slot()
 
     def _restore_ended(self, record: TaskRecord) -> None:
         task = self._known(record)
-        task._end = record.status if record.status in TERMINAL else "failed"
-        task._finished_ms = record.finished_at
-        task._body = record.error
+        body: Any = record.error
         if record.status == "completed":
             function = None if record.call is None else durable_function_named(record.call)
-            task._body = Reloaded(record.result, record.result_text, function)
+            body = Reloaded(record.result, record.result_text, function)
+        status = record.status if record.status in TERMINAL else "failed"
+        at = record.submitted_at if record.finished_at is None else record.finished_at
+        task._finish(status, body, at)
         if record.rejection_reason or record.stale_reason:
-            reason = record.rejection_reason, record.rejection_policy, record.stale_reason
-            task._own_extras().reason = reason
+            task._explain(record.rejection_reason, record.rejection_policy, record.stale_reason)
         if record.status != "rejected":
             self._rebind(task, record)
         self._slots.ended.counts[task.status] += 1
@@ -328,9 +329,8 @@ class Persistence:
             extras = task._own_extras()
             extras.call = DurableCall(function, args)
             extras.steps = record.steps
-            task._place = context.copy()
-            task._started_ms = None
             extras.ticket = -1  # known to the journal, and safe
+            task._queue_again(context.copy())
             self._slots.queue.push(task)
             return
         self._mark_stale(task, "interrupted" if began else "never_started", record, function)
@@ -338,14 +338,12 @@ class Persistence:
     def _mark_stale(
         self, task: PoolTask, reason: str, record: TaskRecord, function: DurableFunction | None
     ) -> None:
-        task._end = "failed"
-        task._finished_ms = self._slots.now()
-        task._body = f"reloaded as stale after process restart: {reason}"
+        why = f"reloaded as stale after process restart: {reason}"
         if record.call is not None and function is None:
-            task._body += f"; {record.call} is not registered, import it before pool_create"
-        extras = task._own_extras()
-        extras.reason = (None, None, reason)
-        extras.ticket = -1
+            why += f"; {record.call} is not registered, import it before pool_create"
+        task._finish("failed", why, self._slots.now())
+        task._explain(stale=reason)
+        task._own_extras().ticket = -1
         self._slots.ended.counts["failed"] += 1
         self._slots.ended.tasks.append(task)
         self.ended(task)
@@ -364,7 +362,8 @@ class Persistence:
         task = PoolTask(self._slots, submitted, None, record.priority, key, None)
         if record.labels:
             self._admission.label(task, record.labels)
-        task._started_ms = record.started_at
+        if record.started_at is not None:
+            task._start(record.started_at)
         return task
 
     def _rebind(self, task: PoolTask, record: TaskRecord) -> None:

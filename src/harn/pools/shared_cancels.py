@@ -29,7 +29,7 @@ class Cancels:
 
     def cancel(self, task: PoolTask) -> None:
         """End *task* as cancelled: at once if it is queued, else at its closure's next await."""
-        task._stopping = True
+        task._stop()
         if task in self._slots.here:
             self.stop_here(task)
             if not runs_again(task):
@@ -39,7 +39,7 @@ class Cancels:
 
     def stop_here(self, task: PoolTask) -> None:
         """Cancel the closure of *task*, which runs here."""
-        task._stopping = True
+        task._stop()
         worker = task._place
         if isinstance(worker, Worker) and worker.begun is task:
             worker.stop()

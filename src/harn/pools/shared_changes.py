@@ -43,12 +43,12 @@ class TaskChanges:
         elif task in slots.here:
             return  # what this process knows of it is newer
         elif job.state == shared_pools.READY:
-            task._started_ms = None
+            task._queue_again()
             slots.note(job.id, "queued")
         elif job.state == shared_pools.CLAIMED:
-            task._started_ms = (
-                job.now if job.wake_at is None else job.wake_at - shared_pools.FOREVER_MS
-            )
+            at = job.now if job.wake_at is None else job.wake_at - shared_pools.FOREVER_MS
+            if at is not None:
+                task._start(at)
             slots.note(job.id, "running")
         elif job.state == shared_pools.PARKED and slots.mirror.states.get(job.id) != "running":
             slots.note(job.id, "blocked")
@@ -56,14 +56,14 @@ class TaskChanges:
     def _apply_end(self, task: PoolTask, job: shared_pools.StoredJob) -> None:
         end = stored_end(job, self._slots.options.backpressure)
         if end.started_ms is not None:
-            task._started_ms = end.started_ms
+            task._start(end.started_ms)
         if end.reason is not None:
-            task._own_extras().reason = end.reason
+            task._explain(*end.reason)
         if end.status == "rejected":
             self._slots.keys.unbind(task)
         self._slots.ended_there(task, end.status, end.result)
         if task._finished_ms is not None and job.settled_at is not None:
-            task._finished_ms = job.settled_at
+            task._correct_end(job.settled_at)
 
     def forget(self, id: int) -> None:
         """Forget a task whose submit was undone."""
@@ -75,8 +75,7 @@ class TaskChanges:
             if task in self._slots.sending:  # its submit, which waits here, sends it again
                 task._own_extras().ticket = 0
             elif task._finished_ms is None:
-                task._finished_ms, task._end = task._submitted.at, "cancelled"
-                task._wake()
+                task._undo()
 
     def vanished(self, id: int) -> None:
         """End the task *id*, which the store has not: it ended, and its record was trimmed."""
@@ -103,18 +102,13 @@ class TaskChanges:
         self._slots.place(task, id, "queued")
         return task
 
-    def stand_for(self, task: PoolTask, known: PoolTask) -> None:
-        """End *task*, which has no place of its own, as *known* has ended."""
-        task._end, task._body, task._finished_ms = known._end, known._body, known._finished_ms
-        task._wake()
-
     def rejected(self, id: int, by: int | None, depth: int) -> None:
         """End a queued task that was dropped for another submit."""
         victim = self._slots.mirror.by_id.get(id)
         if victim is None or victim._finished_ms is not None:
             return
         decision = drop_of(self._slots.options.backpressure)
-        victim._own_extras().reason = (decision.reason, decision.policy, None)
+        victim._explain(decision.reason, decision.policy)
         self._slots.keys.unbind(victim)
         self._slots.ended_there(victim, "rejected", None)
         replacement = None if by is None else self._slots.mirror.by_id.get(by)

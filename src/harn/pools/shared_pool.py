@@ -293,9 +293,7 @@ class SharedPool(Pool):
         if known is not None:
             self._compare_calls(known, task)
             await known.wait()
-            task._started_ms = known._started_ms
-            task._extras = known._extras
-            self._slots.changes.stand_for(task, known)
+            task._finish_like(known)
 
     def _compare_calls(self, known: PoolTask, came: PoolTask) -> None:
         """Count a conflict if *came* has the key of *known* and is another call."""

@@ -277,7 +277,8 @@ class SharedSlots(Slots):
     def _begin_now(
         self, task: PoolTask, claim: TaskClaim, claimed: shared_pools.ClaimedJob, holds: bool
     ) -> None:
-        claim.is_ending = task._stopping = False
+        claim.is_ending = False
+        task._stop(False)
         record = None if task._body is not None else read_record(claimed.body, claimed.id)
         if isinstance(record, DamagedTask):
             claim.is_ending = True
@@ -305,15 +306,14 @@ class SharedSlots(Slots):
         call = call_of(record)
         if call is None:
             return False
-        task._body = call.closure()
-        task._own_extras().call = call
+        task._load_call(call)
         task._place = self.worker_context.copy()
         continue_trace(task, record)
         return True
 
     def start(self, task: PoolTask, now: int) -> None:
         """Let *task* wait for a worker; the store has given it a slot."""
-        task._started_ms = now
+        task._start(now)
         self.note(task._extras.ticket, "running")
         self.audit(Dequeued(task._submitted, now, self.running - 1))
         if tracing():
@@ -382,7 +382,7 @@ class SharedSlots(Slots):
     def end_accepted(self, task: PoolTask, end: End, status: TaskStatus, result: Any) -> None:
         """Apply the end of *task*, which the store has taken; `succeeded` follows."""
         if end.settlement.action == "release" and not end.is_stopped:
-            task._started_ms = None
+            task._queue_again()
             self.note(task._extras.ticket, "queued")
         else:
             self.ended_there(task, status, result)
@@ -487,10 +487,10 @@ class SharedSlots(Slots):
         self.blocked.turn_away(self.closed_error)
         self.here.clear()
         while self.unbegun:
-            self.unbegun.popleft()._started_ms = None
+            self.unbegun.popleft()._queue_again()
         for task in list(self.own):
             if task._finished_ms is None and task._started_ms is None:
-                task._own_extras().reason = (None, None, shared_pools.UNRUN)
+                task._explain(stale=shared_pools.UNRUN)
                 self.ended_there(task, "failed", f"the pool was dropped: {shared_pools.UNRUN}")
         for worker in self.workers:
             self.runtime.own(worker.aio)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic
 
 import msgspec
 
-from harn.durable_calls import DurableFunction
+from harn.durable_calls import DurableCall, DurableFunction
 from harn.durable_types import types_of
 from harn.error_text import error_text
 from harn.errors import PoolError, PoolTaskCancelled, PoolTaskFailed, PoolTaskRejected
@@ -117,6 +117,57 @@ class PoolTask(msgspec.Struct, Generic[T_co], eq=False, weakref=True):
         if self._extras is NO_EXTRAS:
             self._extras = Extras()
         return self._extras
+
+    # Its life, as the pool decides it. Only these methods change how a task stands, and the three
+    # that start and end every task in `Slots`; a worker is its `_place` while it runs.
+
+    def _start(self, at: int) -> None:
+        """Note that the task runs since *at*."""
+        self._started_ms = at
+
+    def _queue_again(self, context: Context | None = None) -> None:
+        """Note that the task is queued, whatever it was; *context*, if given, is for its run."""
+        self._started_ms = None
+        if context is not None:
+            self._place = context
+
+    def _load_call(self, call: DurableCall) -> None:
+        """Make the stored *call* what the task runs."""
+        self._own_extras().call = call
+        self._body = call.closure()
+
+    def _stop(self, stopping: bool = True) -> None:
+        """Note whether the task is to end as `cancelled`."""
+        self._stopping = stopping
+
+    def _explain(
+        self, rejection: str | None = None, policy: str | None = None, stale: str | None = None
+    ) -> None:
+        """Note why the task is rejected, and by which policy, or why it is stale."""
+        self._own_extras().reason = (rejection, policy, stale)
+
+    def _finish(self, status: TaskStatus, body: Any, at: int) -> None:
+        """Note that the task ended at *at*; *body* is its value, or why it failed."""
+        self._end = status
+        self._body = body
+        self._finished_ms = at
+        self._place = None
+
+    def _correct_end(self, at: int) -> None:
+        """Note that the task ended at *at*, by the store's clock."""
+        self._finished_ms = at
+
+    def _undo(self) -> None:
+        """End the task as if it had never been submitted, and wake its waiters."""
+        self._stopping = True  # its worker, if it has one, skips it
+        self._end, self._finished_ms = "cancelled", self._submitted.at
+        self._wake()
+
+    def _finish_like(self, known: PoolTask) -> None:
+        """End the task as *known*, which has the same idempotency key, and wake its waiters."""
+        self._started_ms, self._extras = known._started_ms, known._extras
+        self._end, self._body, self._finished_ms = known._end, known._body, known._finished_ms
+        self._wake()
 
     @property
     def status(self) -> TaskStatus:
