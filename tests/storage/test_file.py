@@ -26,7 +26,7 @@ from harn import (
 )
 from harn.storage import Store, draft, jsonl
 from harn.storage.engines.file import commit_journal, file_driver, file_log, topic_files
-from harn.storage.engines.file.topic_file import read_line, write_line
+from harn.storage.engines.file.topic_file import RecordLine, read_line, write_line
 from harn.storage.jsonl import is_sealed, seal
 from harn.storage.log import append
 from tests.linux_only import DATA_SYNC
@@ -442,6 +442,28 @@ async def test_a_record_that_cannot_be_folded_keeps_no_other_process_out(
 
     async with Runtime(storage=url_of(home)):
         receipt = await worker_queue("q").enqueue(2)
+        assert (await worker_queue("q").summary()).ready == 2
+
+    assert receipt.job_id == 3
+    assert "record 2 of worker.q cannot be folded" in caplog.text
+
+
+async def test_a_record_whose_json_cannot_be_read_keeps_no_other_process_out(
+    home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Runtime(storage=url_of(home)):
+        await worker_queue("q").enqueue("good")
+        await worker_queue("q").enqueue("spoilt")
+    path = home / "topics" / "worker.q.jsonl"
+    *before, last = path.read_bytes().splitlines(keepends=True)
+    found = read_line(last, 0, 0)
+    assert isinstance(found, RecordLine)
+    payload = bytes(found.payload).replace(b"spoilt", b"spoil\xff")
+    about = (found.id, found.seq, found.kind, payload, bytes(found.headers), found.at)
+    path.write_bytes(b"".join((*before, write_line(*about))))
+
+    async with Runtime(storage=url_of(home)):
+        receipt = await worker_queue("q").enqueue("another")
         assert (await worker_queue("q").summary()).ready == 2
 
     assert receipt.job_id == 3

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import apsw
 
 from harn.clock import Clock, SystemClock
-from harn.errors import StorageError
+from harn.errors import StorageCorrupt, StorageError
 from harn.storage.codec import decode
 from harn.storage.contract import TAKE_OFFSETS, Durability, Event, Hooks
 from harn.storage.engines.file.file_log import FileLog
@@ -240,14 +240,21 @@ class _Worker(StoreThread):
         self._folded |= folded
 
     def _fold_line(self, session: Session, topic: str, line: RecordLine) -> None:
-        payload, headers = decode(line.payload), decode(line.headers)
+        try:
+            payload, headers = decode(line.payload), decode(line.headers)
+        except StorageCorrupt as error:  # its checksum is right, but it is not JSON
+            self._warn_of(topic, line, str(error))
+            return
         event = Event(line.id, topic, line.kind, payload, headers, line.at)
         for index in all_indexes():
             if index.wants(topic) and (reason := fold_record(session, index, event)) is not None:
-                logger.warning(
-                    "%s: record %d of %s cannot be folded, so no index contains it: %s",
-                    *(self._log.directory, line.id, topic, reason),
-                )
+                self._warn_of(topic, line, reason)
+
+    def _warn_of(self, topic: str, line: RecordLine, reason: str) -> None:
+        logger.warning(
+            "%s: record %d of %s cannot be folded, so no index contains it: %s",
+            *(self._log.directory, line.id, topic, reason),
+        )
 
     def _settle_private(self, requests: list[Request]) -> None:
         for request in requests:
