@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from typing import Any
 
+import apsw
 import pytest
 
-from harn import Event, Runtime, worker_queue
+from harn import Event, Runtime, StorageError, worker_queue
 from harn.eventlog import EventLog
 from harn.storage import Operation, Store, Table, ask, draft
 from harn.storage.indexes import INDEXES
@@ -134,6 +135,25 @@ async def test_a_record_that_no_table_accepts_harms_no_other(
 
         assert [(each.kind, each.row[:2]) for each in found] == [("unreadable", (topic, odd.id))]
         assert (await worker_queue("q").summary()).ready == 1
+
+
+class NoMemory(Tally):
+    """The toy index in a process whose memory does not suffice for the records of `tally.large`."""
+
+    def fold(self, event: Event) -> Operation[None]:
+        if event.topic == "tally.large":
+            raise apsw.NoMemError("out of memory")
+        yield from super().fold(event)
+
+
+async def test_a_rebuild_that_lacks_memory_fails_and_leaves_no_record_out(log: EventLog) -> None:
+    for topic in ("tally", "tally.large"):
+        await log.store.run(partial(count, topic, "a"))
+
+    with pytest.raises((StorageError, apsw.NoMemError), match="out of memory"):
+        await log.store.run(lambda: rebuild([NoMemory()]))
+
+    assert await log.store.run(lambda: one("dump_tally")) == [("a", 2)]
 
 
 async def test_a_failed_operation_leaves_log_and_index_alike(log: EventLog, tally: Tally) -> None:

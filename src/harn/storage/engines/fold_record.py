@@ -9,7 +9,9 @@ from harn.storage.contract import Event
 from harn.storage.engines.sqlite_session import ODD_ROW, Session
 from harn.storage.indexes import Index
 
-UNFOLDABLE = (StorageCorrupt, ValueError, LookupError, ArithmeticError, apsw.Error, *ODD_ROW)
+_REFUSED = (apsw.ConstraintError, apsw.MismatchError, apsw.TooBigError, apsw.SQLError)
+"""Errors of SQLite that are about the values in a statement, not about memory or a disk."""
+UNFOLDABLE = (StorageCorrupt, ValueError, LookupError, ArithmeticError, *_REFUSED, *ODD_ROW)
 """What a fold raises on a record of the wrong fields, or with values that no table accepts."""
 
 
