@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from harn import Event, InvalidOption, Runtime, StorageError
 from harn.eventlog import EventLog
 from harn.storage import Operation, Rows, Store, ask, draft
-from harn.storage.log import append
+from harn.storage.log import append, events, newest
 from harn.storage.log.events import (
     drop_cursor,
     list_topics,
@@ -373,6 +373,27 @@ async def test_large_records_are_read_in_small_pages(log: EventLog) -> None:
 
     assert len(page) < 6
     assert [e.payload[0] for e in await log.read("a")] == list(range(6))
+
+
+async def test_the_newest_of_large_records_are_those_that_fit_in_a_page(
+    log: EventLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(8):
+        await log.emit("a", "k", [n, "x" * 1000])
+    few = await log.store.run(lambda: newest("a", 3), write=False)
+    monkeypatch.setattr(events, "PAGE_BYTES", 3000)
+
+    found = await log.store.run(lambda: newest("a", 8), write=False)
+
+    assert ids(few) == [6, 7, 8]
+    assert ids(found) == [7, 8]
+
+
+async def test_the_newest_records_are_found_before_offsets_that_were_skipped(log: EventLog) -> None:
+    await log.append([draft("a", "k", n) for n in range(4)])
+    await log.store.run(lambda: skip_offsets("a", 2))
+
+    assert ids(await log.store.run(lambda: newest("a", 4), write=False)) == [3, 4]
 
 
 @pytest.mark.parametrize("after", [-1, True, 1.0, "1", None, 2**62])

@@ -113,12 +113,14 @@ class Snapshots:
 
 
 def seeded(times: Sequence[int], now: int, responses: int) -> list[ResponsesAt]:
-    """Return the samples that snapshots would have taken, from the *times* of responses.
+    """Return the samples that snapshots would have taken, from the *times* of the newest responses.
 
-    >>> seeded([7_000, 9_500], now=10_000, responses=12)[-3:]
-    [(8000, 11), (9000, 11), (10000, 12)]
+    They begin with the oldest of these, if there are more responses.
+
+    >>> seeded([7_000, 9_500], now=10_000, responses=12)
+    [(7000, 11), (8000, 11), (9000, 11), (10000, 12)]
     """
-    first = max(times[0], now - SECONDS * 1000) if len(times) >= SEEDED_FROM else 0
+    first = times[0] if 0 < len(times) < responses else 0  # of the time before, nothing is known
     found = []
     for second in range(SECONDS, -1, -1):
         at = now - second * 1000
