@@ -128,7 +128,7 @@ def measure(tree: Path, subject: str, into: dict[Key, list[float]]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the table and what only one tree has; exit 1 if a row became worse."""
+    """Print the table and what only one tree has; exit 1 if a row became worse, 2 without rows."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("before", type=Path, help="the other checkout, with its .venv")
     parser.add_argument("subjects", nargs="+", metavar="SUBJECT")
@@ -148,6 +148,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"only {'before' if key in before else 'now'}: {', '.join(key)}", file=sys.stderr)
     bad = worse(rows)
     print(f"{len(bad)} of {sum(row.is_harn for row in rows)} rows are worse", file=sys.stderr)
+    if not rows:
+        return 2
     return 1 if bad else 0
 
 
