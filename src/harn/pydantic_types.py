@@ -9,6 +9,8 @@ from typing import Any, get_args
 
 import msgspec
 
+from harn.error_text import message_of
+
 HOMES = frozenset({"pydantic", "pydantic_core", "annotated_types"})
 
 
@@ -55,13 +57,13 @@ def read_json(adapter: Any, value: Any) -> Any:
 
 
 def reasons(error: Exception) -> str:
-    """Say what a `ValidationError` found, without addresses of web pages.
+    """Say what a `ValidationError` found, without addresses of web pages; else show *error*.
 
     >>> reasons(ValueError("no"))
     'no'
     """
     errors = getattr(error, "errors", None)
-    if errors is None:
-        return str(error)
+    if errors is None or type(error).__module__.partition(".")[0] != "pydantic_core":
+        return message_of(error)
     found = errors(include_url=False, include_context=False, include_input=False)
     return "; ".join(f"{'.'.join(map(str, each['loc'])) or '$'}: {each['msg']}" for each in found)

@@ -7,8 +7,9 @@ from functools import partial
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, field_validator
 
-from harn import InvalidOption, durable, durable_calls
+from harn import HarnError, InvalidOption, durable, durable_calls
 from harn.durable_calls import (
     DurableCall,
     durable_function,
@@ -100,3 +101,32 @@ def test_what_is_not_registered_is_not_found() -> None:
     assert durable_function(total) is None
     assert durable_function([]) is None  # type: ignore[arg-type] # cannot be hashed
     assert durable_function_named("nothing") is None
+
+
+class SeveralErrors(Exception):
+    """An error of another library that has `errors`, too, and no text."""
+
+    errors = ("too small",)
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class Checked(BaseModel):
+    n: int
+
+    @field_validator("n")
+    @classmethod
+    def check(cls, n: int) -> int:
+        raise SeveralErrors
+
+
+async def test_a_call_whose_arguments_any_error_refuses_does_not_fit() -> None:
+    async def bill(order: Checked) -> None: ...
+
+    bill.__annotations__["order"] = Checked
+    found = durable_function(durable(name="tests:bill")(bill))
+    assert found is not None
+
+    with pytest.raises(HarnError, match=r"do not fit tests:bill: \(its message cannot"):
+        DurableCall(found, b'[[{"n":1}],{}]').closure()
