@@ -110,9 +110,9 @@ def encode(option: str, value: Any, at_most: int, *, is_exact: bool = False) -> 
         raise InvalidOption(option, _sketch(value), f"a JSON value ({why})") from None
     if (size := len(encoded)) > at_most:
         raise InvalidOption(option, f"{size:,} bytes", f"JSON of at most {at_most:,} bytes")
-    if not is_exact:
-        finite = b"null" not in encoded  # which is what the encoder writes for NaN
-        if not is_plain(value, finite=finite) and (fault := first_fault(value, option)) is not None:
+    if not is_exact and not is_plain(value, encoded):
+        fault = first_fault(value, option)
+        if fault is not None:
             raise InvalidOption(option, _sketch(value), f"a JSON value ({fault})")
     if size > SHALLOW and encoded.count(b"[") + encoded.count(b"{") > MAX_DEPTH:
         _check_depth(option, _decode(encoded))
