@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from harn.storage.operations import Operation, ask, ask_together
+from harn.storage.operations import Operation, Rows, ask, ask_together
 from harn.storage.queue.job_states import StoredJob, read_jobs
 from harn.storage.queue.pool_records import PoolSettings, Totals, read_pool
 from harn.storage.queue.read_queue import read_queue
@@ -15,6 +15,7 @@ from harn.topics import queue_topics
 PAGE = 500
 """Records, and tasks, that one operation reads at most."""
 BUDGET = 16 * 1024 * 1024
+"""Roughly the bytes of each topic's records that it reads; one record always fits."""
 OWN = ("job_claimed", "job_acked")
 """Records of a consumer that only this consumer itself writes; another one may end its claims."""
 
@@ -43,11 +44,13 @@ def pool_changes(
     page = {"limit": PAGE, "budget": BUDGET}
     answers: Any = yield ask_together(
         [
+            ask("topic_head", topic=topics.claims),  # first: what comes later may be read below
+            ask("topic_head", topic=topics.jobs),
             ask("read_events", topic=topics.claims, after=after_claims, **page),
             ask("read_events", topic=topics.jobs, after=after_jobs, **page),
         ]
     )
-    claims, jobs = answers
+    claims_head, jobs_head, claims, jobs = answers
     gathered = _Gathered(consumer)
     for _, kind, payload, *_ in claims:
         gathered.add(kind, payload)
@@ -61,8 +64,17 @@ def pool_changes(
         gathered.withdrawn,
         gathered.cancels,
         read_pool(settings[0][0]) if settings else None,
-        len(claims) < PAGE and len(jobs) < PAGE,
+        _reaches(claims, claims_head) and _reaches(jobs, jobs_head),
     )
+
+
+def _reaches(page: Rows, head: Rows) -> bool:
+    """Tell whether a page is the last one before the newest offset, *head*.
+
+    Its length does not tell: of large records it has fewer than `PAGE`. An empty one is the last
+    even so, since the newest offsets may have no records.
+    """
+    return not page or bool(page[-1][0] >= head[0][0])
 
 
 class _Gathered:
