@@ -19,11 +19,12 @@ from harn import (
     trigger_fire,
     trigger_register,
 )
+from harn.errors import StorageBusy
 from harn.storage import Store, ask
 from harn.testing import FakeClock, fresh_runtime
 from harn.triggers import Triggers
 from harn.triggers.gate_rules import check_flow
-from harn.triggers.gates import Entrant
+from harn.triggers.gates import Entrant, Passage
 from tests.sweep import Run, sweep
 from tests.triggers.trigger_events import an_event
 
@@ -398,3 +399,119 @@ async def test_an_event_that_is_cancelled_anywhere_at_its_gate_holds_nothing(
             assert await marks(runtime) == 0, run
 
         assert await sweep(pass_the_gate, is_free, leftovers=3) > 3
+
+
+class FailingStore:
+    """Makes a store fail what the gates ask of it, from now on, or at the caller's signal."""
+
+    def __init__(self, runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_failing = False
+        self.hangs: asyncio.Future[Any] | None = None
+        store = runtime.service(Store)
+        submit = store.submit
+
+        def submit_or_fail(recipe: Any, **options: Any) -> asyncio.Future[Any]:
+            if self.hangs is not None:
+                return self.hangs
+            if not self.is_failing:
+                return submit(recipe, **options)
+            answer = asyncio.get_running_loop().create_future()
+            answer.set_exception(StorageBusy("the store is out of reach"))
+            return answer
+
+        monkeypatch.setattr(store, "submit", submit_or_fail)
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_a_cancel_is_raised_also_where_the_store_fails_at_that_moment(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch, leaves: bool
+) -> None:
+    gates = runtime.service(Triggers).dispatcher.gates
+    entrant = Entrant("t", an_event(), 0, check_flow({"singleton": True}), lambda: None)
+    passage = await gates.enter(entrant) if leaves else Passage()
+    store = FailingStore(runtime, monkeypatch)
+    store.hangs = asyncio.get_running_loop().create_future()
+    work = gates.leave(entrant, passage) if leaves else gates.enter(entrant)
+    waiting = asyncio.ensure_future(work)
+    await asyncio.sleep(0)
+
+    waiting.cancel()
+    await asyncio.sleep(0)
+    store.hangs.set_exception(StorageBusy("the store is out of reach"))
+    await asyncio.wait((waiting,))
+
+    assert waiting.cancelled()
+
+
+async def test_a_cancelled_wait_ends_in_its_cancel_although_the_store_cannot_release_its_place(
+    runtime: Runtime, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gates = runtime.service(Triggers).dispatcher.gates
+    entrant = Entrant("t", an_event(), 0, check_flow({"concurrency": 1}), lambda: None)
+    await gates.enter(entrant)
+    waiting = asyncio.ensure_future(gates.enter(entrant))
+    await clock.advance("1s")
+    FailingStore(runtime, monkeypatch).is_failing = True
+
+    waiting.cancel()
+    await asyncio.wait((waiting,))
+
+    assert waiting.cancelled()
+
+
+@pytest.mark.parametrize("flow", [{"singleton": True}, {"concurrency": 1}])
+async def test_what_the_store_failed_to_release_is_released_by_the_next_event(
+    runtime: Runtime,
+    clock: FakeClock,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    flow: dict[str, Any],
+) -> None:
+    probe = Probe(clock, takes=1)
+    await register(probe, **flow)
+    store = FailingStore(runtime, monkeypatch)
+    first = asyncio.ensure_future(trigger_fire("t", 1))
+    await clock.advance("0.5s")
+
+    store.is_failing = True
+    await clock.advance("1s")
+    store.is_failing = False
+    fired = [asyncio.ensure_future(trigger_fire("t", n)) for n in (2, 3)]
+    await clock.advance("5s")
+
+    assert (await first).result == 1  # the handler succeeded, and so did its dispatch
+    assert "still holds its" in caplog.text
+    results = [(await each).result for each in fired]
+    skipped = {"skipped": True, "flow_control": "singleton_active"}
+    assert results == ([2, skipped] if flow == {"singleton": True} else [2, 3])
+    assert probe.most == {None: 1}
+    assert await marks(runtime) == 0
+
+
+async def test_a_batch_of_another_runtime_leaves_no_waiter_behind(tmp_path: Any) -> None:
+    ran: list[int] = []
+    began, done = asyncio.Event(), asyncio.Event()
+
+    async def handler(event: TriggerEvent) -> None:
+        ran.append(len(event.batch or ()))
+        began.set()
+        await done.wait()
+
+    url = f"sqlite:///{tmp_path}/x.sqlite"
+    batch = {"size": 2, "timeout": "1h"}
+    async with Runtime(storage=url) as leader:
+        await register(handler, batch=batch)
+        await emit(1)
+        async with Runtime(storage=url) as follower:
+            await register(handler, batch=batch)
+            merged = asyncio.ensure_future(trigger_fire("t", 2))
+            await began.wait()
+            followers = vars(follower.service(Triggers).dispatcher.gates)["_followers"]
+            while not followers:
+                await asyncio.sleep(0)
+            done.set()
+
+            assert (await merged).result == {"skipped": True, "flow_control": "batch_merged"}
+            assert followers == {}
+        await leader.service(Triggers).dispatcher.idle()
+    assert ran == [2]

@@ -124,8 +124,8 @@ MUTANTS = (
     Mutant(
         "cancelled-job-leaves-its-mark",
         "triggers/gates.py",
-        "                cancelled = cancel\n        tickets = answer.result()",
-        "                raise\n        tickets = answer.result()",
+        "                cancelled = cancel\n        try:\n            tickets = answer.result()",
+        "                raise\n        try:\n            tickets = answer.result()",
         (
             "triggers/test_worker_jobs.py::"
             "test_a_job_that_is_cancelled_at_any_await_leaves_its_gates_open",

@@ -7,21 +7,25 @@ held is free half a minute after its last renewal.
 
 A cancel does not interrupt what adds a mark or removes one. The store may have made a mark whose
 ticket was not returned, and no caller could release it: the gate would stay closed while the
-process lives.
+process lives. For the same reason a mark that the store failed to remove is removed with the next
+operation of this process at its gate.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from harn.clock import resolve, sleep_until
+from harn.errors import HarnError
 from harn.storage import Store
 from harn.storage.triggers import GateChange, Mark, at_gate
+from harn.teardown import note
 from harn.triggers.batch_gate import BatchState, lead_batch
 from harn.triggers.event import TriggerEvent
 from harn.triggers.gate_queue import GateQueue, NotePark
@@ -40,11 +44,15 @@ from harn.triggers.gate_rules import (
 if TYPE_CHECKING:
     from harn.runtime import Runtime
 
+logger: logging.Logger = logging.getLogger("harn.triggers")
+
 POLL = 0.5
 """Seconds after which the first waiter asks the store again, if nothing woke it: a slot may have
 been released by another process."""
 LAST_TICKET = 1 << 62
 """A ticket after every other."""
+
+Decide = Callable[[list[Mark], int], Sequence[GateChange]]
 
 
 class Passage(msgspec.Struct):
@@ -81,8 +89,10 @@ class Gates:
         self._store = runtime.service(Store)
         self._owner = owner
         self._queues: dict[str, GateQueue] = {}
-        self._followers: dict[str, list[asyncio.Future[None]]] = {}
+        self._followers: dict[str, dict[asyncio.Future[None], None]] = {}
         """Waiters whose event is in another member's batch, by gate: woken when it has ended."""
+        self._undropped: dict[str, list[GateChange]] = {}
+        """What the store failed to drop, by gate: the next operation at the gate drops it."""
 
     async def enter(self, entrant: Entrant) -> Passage:
         """Pass every gate in order, waiting where a gate requires it, or be skipped.
@@ -113,17 +123,27 @@ class Gates:
     async def leave(self, entrant: Entrant, passage: Passage) -> None:
         """Release everything that *passage* holds. A second call does nothing.
 
-        Cancelling does not stop it: the cancel is raised at the end.
+        Cancelling does not stop it: the cancel is raised at the end. A store that fails is only
+        logged, for the event's outcome stands: `_at` drops later what is still held.
         """
         cancelled: asyncio.CancelledError | None = None
         while passage.holds:
             kind, gate, tickets = passage.holds.pop()
+            drop = GateChange(kind, "drop", tickets)
+            dropped: list[list[int]] = []
+            failed: BaseException | None = None
             try:
-                await self._at(
-                    gate, entrant, lambda marks, now, k=kind, t=tickets: [GateChange(k, "drop", t)]
-                )
+                await self._at(gate, entrant, partial(_drop, drop), dropped.append)
             except asyncio.CancelledError as cancel:
-                cancelled = cancel  # the tickets are dropped all the same: see `_at`
+                cancelled, failed = cancel, cancel.__cause__
+            except HarnError as error:
+                failed = error
+            if not dropped:
+                self._undropped.setdefault(gate, []).append(drop)
+                logger.warning(
+                    "%s: event %s still holds its %s gate, until the next event there: %s",
+                    *(entrant.binding_id, entrant.event.id, gate.partition("\x1f")[0], failed),
+                )
             self._wake(gate)
             for follower in self._followers.pop(gate, ()):
                 resolve(follower)
@@ -308,22 +328,35 @@ class Gates:
         self,
         gate: str,
         entrant: Entrant,
-        decide: Any,
+        decide: Decide,
         written: Callable[[list[int]], None] | None = None,
     ) -> list[int]:
         """Carry *decide* out at *gate*; return the tickets, which *written* gets first.
 
-        It runs to its end, and a cancel is raised afterwards: a mark that was made while the
-        caller was cancelled would otherwise hold its slot as long as this process lives.
+        It runs to its end, and a cancel is raised afterwards, also if the store failed: a mark that
+        was made while the caller was cancelled would otherwise hold its slot as long as this
+        process lives.
         """
+        late = self._undropped.get(gate, [])
+        decide = partial(_dropping, late, decide) if late else decide
         answer = self._store.submit(lambda: at_gate(gate, self._owner, entrant.envelope, decide))
+        self._undropped.pop(gate, None)
         cancelled: asyncio.CancelledError | None = None
         while not answer.done():
             try:
                 await asyncio.wait((answer,))
             except asyncio.CancelledError as cancel:
                 cancelled = cancel
-        tickets = answer.result()
+        try:
+            tickets = answer.result()
+        except BaseException as error:
+            if late:
+                self._undropped.setdefault(gate, []).extend(late)
+            if cancelled is None:
+                raise
+            note(cancelled, (error,))
+            raise cancelled from error
+        tickets = tickets[: len(tickets) - len(late)]
         if written is not None:
             written(tickets)
         if cancelled is not None:
@@ -348,8 +381,15 @@ class Gates:
     async def _after_batch(self, gate: str) -> None:
         """Wait until a batch of *gate* has ended in this process, or for half a second."""
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._followers.setdefault(gate, []).append(woken)
-        await self.rest(woken, None)
+        self._followers.setdefault(gate, {})[woken] = None
+        try:
+            await self.rest(woken, None)
+        finally:
+            # A batch of another process ends without a `leave` here, which would forget them all.
+            if waiting := self._followers.get(gate):
+                waiting.pop(woken, None)
+                if not waiting:
+                    del self._followers[gate]
 
     async def rest(self, woken: asyncio.Future[None], until_ms: int | None) -> None:
         """Wait until *woken* is done, until *until_ms*, or for `POLL` seconds.
@@ -366,6 +406,18 @@ class Gates:
         finally:
             for timer in timers:
                 timer.cancel()
+
+
+def _drop(drop: GateChange, marks: list[Mark], now: int) -> Sequence[GateChange]:
+    return [drop]
+
+
+def _dropping(
+    late: Sequence[GateChange], decide: Decide, marks: list[Mark], now: int
+) -> Sequence[GateChange]:
+    """Decide as if the marks of *late* were gone, and drop them after everything else."""
+    gone = {ticket for drop in late for ticket in drop.tickets}
+    return [*decide([mark for mark in marks if mark.ticket not in gone], now), *late]
 
 
 def _hold(passage: Passage, kind: str, gate: str, tickets: Sequence[int]) -> None:

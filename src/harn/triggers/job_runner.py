@@ -115,7 +115,7 @@ class JobRunner:
             raise
         finally:
             timer.cancel()
-        if is_late and (entering.cancelled() or entering.exception() is not None):
+        if is_late and entering.cancelled():
             raise _give_back("waits at a gate", self._opens_in(entrant))
         return entering.result()
 
