@@ -20,7 +20,7 @@ import pytest
 from harn import Event, Runtime, StorageBusy, StorageError, worker_queue
 from harn.masking import mask
 from harn.storage import Operation, Rows, Store, ask, draft
-from harn.storage.engines.postgres import lane
+from harn.storage.engines.postgres import operation_runner
 from harn.storage.engines.postgres.connecting import connect_options
 from harn.storage.engines.postgres.libpq_pipeline import Pipeline
 from harn.storage.engines.postgres.postgres_driver import PostgresDriver
@@ -304,7 +304,7 @@ async def test_operations_one_after_the_other_share_a_connection(
 async def test_an_idle_process_returns_its_connections_to_the_pool(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lane, "KEEP", 0.05)
+    monkeypatch.setattr(operation_runner, "KEEP", 0.05)
 
     async with Runtime(storage=postgres_url) as runtime:
         await runtime.event_log.emit("a", "k", 0)

@@ -12,7 +12,7 @@ from psycopg.pq import ExecStatus
 
 from harn import Runtime, worker_queue
 from harn.storage.engines.postgres import stalled_sessions
-from harn.storage.engines.postgres.connections import Borrowed, Server
+from harn.storage.engines.postgres.connections import Borrowed, PostgresServer
 from harn.storage.engines.postgres.stalled_sessions import end_stalled_sessions
 from tests.postgres import own_schema
 
@@ -28,7 +28,7 @@ class Sessions:
 
     def __init__(self, url: str) -> None:
         self._dsn, _, self._schema = url.partition("?schema=")
-        self._server = Server(self._dsn, "here", self._schema, 2, 5000)
+        self._server = PostgresServer(self._dsn, "here", self._schema, 2, 5000)
         self._opened = ExitStack()
         self.borrowed: Borrowed = self._server.borrow()
 

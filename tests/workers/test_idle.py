@@ -13,7 +13,7 @@ import pytest
 from harn import Job, Runtime, SchedulerPolicy, worker_queue
 from harn.storage import Store
 from harn.storage.engines.file.commit_journal import CommitJournal
-from harn.storage.engines.postgres.lane import Lane
+from harn.storage.engines.postgres.operation_runner import OperationRunner
 from harn.storage.engines.sqlite_session import Session
 from harn.storage.queue.claimable import has_work, look_at
 from harn.workers import Consumer
@@ -47,14 +47,12 @@ class Commits(CallCount):
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
         engine = url.partition(":")[0]
-        kind, name = {"file": (CommitJournal, "add"), "postgresql": (Lane, "_flush")}.get(
-            engine, (Session, "commit")
-        )
-        super().__init__(monkeypatch, kind, name)
+        commits = {"file": (CommitJournal, "add"), "postgresql": (OperationRunner, "_flush")}
+        super().__init__(monkeypatch, *commits.get(engine, (Session, "commit")))
 
     def counts(self, caller: Any) -> bool:
         """Tell whether *caller* commits something with this call."""
-        if not isinstance(caller, Lane):
+        if not isinstance(caller, OperationRunner):
             return True
         return ("COMMIT", {}) in caller._queued and caller._committing
 

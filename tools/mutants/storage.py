@@ -45,7 +45,7 @@ MUTANTS = (
     ),
     Mutant(
         "postgres-stalled-sessions-are-left",
-        "storage/engines/postgres/lane.py",
+        "storage/engines/postgres/operation_runner.py",
         "                    end_stalled_sessions(connection, self._server)",
         "                    pass",
         (

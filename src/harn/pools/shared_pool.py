@@ -239,7 +239,7 @@ class SharedPool(Pool):
                 self._slots.unplaced.pop(task.id, None)
 
     async def _instead(
-        self, verdict: shared_pools.Submitted, tasks: list[PoolTask]
+        self, verdict: shared_pools.SubmitResult, tasks: list[PoolTask]
     ) -> list[PoolTask]:
         """Return what *tasks* that got no place led to: nothing if they are to be sent again."""
         if verdict.verdict == "refuse":
@@ -287,7 +287,7 @@ class SharedPool(Pool):
         for task in tasks:
             self._slots.cancels.undo_own(task)
 
-    async def _stand_for(self, task: PoolTask, verdict: shared_pools.Submitted) -> None:
+    async def _stand_for(self, task: PoolTask, verdict: shared_pools.SubmitResult) -> None:
         """Let *task*, whose key was bound already, end as the task does that the key leads to."""
         known = await self._known(verdict.task)
         if known is not None:

@@ -46,7 +46,7 @@ class TaskSubmit(Submit):
         jobs = [job_of(task, headers, lease, options, tenant, together) for task in tasks]
         return shared_pools.PoolSubmit(tuple(jobs), self._at_once)
 
-    def landed(self, verdicts: list[shared_pools.Submitted]) -> None:
+    def landed(self, verdicts: list[shared_pools.SubmitResult]) -> None:
         """Apply the verdicts, before other code sees the tasks."""
         if self._at_once and verdicts[0].verdict == "fenced":
             self._pool._slots.work.add(self)
@@ -56,7 +56,7 @@ class TaskSubmit(Submit):
         if self.is_given_up:
             self._pool._undo(self.tasks)
 
-    def _landed(self, task: PoolTask, verdict: shared_pools.Submitted) -> None:
+    def _landed(self, task: PoolTask, verdict: shared_pools.SubmitResult) -> None:
         slots, decided = self._pool._slots, verdict.verdict
         if decided in ("refuse", "fenced", "known"):
             slots.unplaced.pop(task.id, None)

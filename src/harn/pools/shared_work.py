@@ -46,7 +46,7 @@ class Submit:
         """Make its jobs, when the operation begins: they name the *lease* that is held then."""
         raise NotImplementedError
 
-    def landed(self, verdicts: list[shared_pools.Submitted]) -> None:
+    def landed(self, verdicts: list[shared_pools.SubmitResult]) -> None:
         """Apply the verdicts, before other code sees the tasks."""
         raise NotImplementedError
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from harn.errors import InvalidOption
 from harn.storage import Store
-from harn.storage.queue import JobDraft, Work, claimable, work_on
+from harn.storage.queue import JobDraft, QueueWork, claimable, work_on
 from harn.workers.enqueue_receipt import EnqueueReceipt
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ async def enter_committed(runtime: Runtime, queue: str) -> None:
     store, ask = runtime.service(Store), partial(claimable.outbox_span, queue)
     if not store.has_outbox:
         return
-    work = Work(dedupe_ms=runtime.settings.dedupe_window_ms)
+    work = QueueWork(dedupe_ms=runtime.settings.dedupe_window_ms)
     span = await store.run(ask, write=False)
     last = 0 if span is None else span[1]
     while span is not None and span[0] <= last:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from harn.errors import HarnError
 from harn.storage import Store
-from harn.storage.queue import Work, job_states, work_on
+from harn.storage.queue import QueueWork, job_states, work_on
 from harn.workers.job_state import JobState, job_state
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class JobReads:
             found = await self._store.run(partial(job_states.find_ticket, queue, key), write=False)
             if found.job_id is not None or not found.is_waiting:
                 return found.job_id
-            work = Work(dedupe_ms=self._runtime.settings.dedupe_window_ms)
+            work = QueueWork(dedupe_ms=self._runtime.settings.dedupe_window_ms)
             await self._store.run(partial(work_on, queue, work, self._runtime.ids.new))
 
     async def state(self, queue: str, key: int | str) -> JobState | None:

@@ -19,7 +19,7 @@ import msgspec
 
 from harn.errors import HarnError
 from harn.storage import Store, log
-from harn.storage.queue import Settlement, WorkDone, job_states
+from harn.storage.queue import QueueDone, Settlement, job_states
 from harn.topics import queue_topics
 from harn.workers.awaited_jobs import Awaited, Ended
 from harn.workers.job_reads import JobReads
@@ -122,7 +122,7 @@ class JobResults:
             error = watcher.exception() or HarnError(f"queue {name!r} is watched no more")
             awaited.fail(lambda _: error)
 
-    def _hear(self, awaited: Awaited, settled: Iterable[Settlement], done: WorkDone) -> None:
+    def _hear(self, awaited: Awaited, settled: Iterable[Settlement], done: QueueDone) -> None:
         """Wake the callers whose jobs an operation of this process has settled."""
         if done.is_untold:
             awaited.saw(awaited.known + 1, all_up_to_here=False)

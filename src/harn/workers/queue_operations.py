@@ -18,10 +18,10 @@ from harn.storage.queue import (
     Claimed,
     Claiming,
     JobDraft,
+    QueueDone,
+    QueueWork,
     Settlement,
     SettlementResult,
-    Work,
-    WorkDone,
     work_on,
 )
 from harn.teardown import retrieve
@@ -33,7 +33,7 @@ MOST_BYTES = 32 * 1024 * 1024
 TURNS = 5
 """Turns of the loop in which handlers of claimed jobs begin, end without a wait, and are acked."""
 
-Listener = Callable[[Sequence[Settlement], WorkDone], None]
+Listener = Callable[[Sequence[Settlement], QueueDone], None]
 """Receives the settlements of an operation, and what it has done."""
 Wanted = Callable[[], Claiming | None]
 """Returns what to claim, when the operation begins; None if nothing is wanted any more."""
@@ -122,12 +122,12 @@ class QueueOperations:
             return False
         self._settlements = settlements
         dedupe_ms = self._runtime.settings.dedupe_window_ms
-        work = Work(jobs, settlements, claimings, dedupe_ms, self._dimension)
+        work = QueueWork(jobs, settlements, claimings, dedupe_ms, self._dimension)
         recipe = partial(work_on, self.queue, work, self._runtime.ids.new)
         self._store.submit(recipe, into=landing)
         return True
 
-    def _read(self, batch: list[Entry[Any]], done: WorkDone) -> list[Any]:
+    def _read(self, batch: list[Entry[Any]], done: QueueDone) -> list[Any]:
         entered, settled, claimed = iter(done.entered), iter(done.settled), iter(done.claimed)
         self._dimension = done.dimension or self._dimension
         if self.listener is not None:

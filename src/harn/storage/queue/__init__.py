@@ -63,8 +63,8 @@ if TYPE_CHECKING:
     )
     from harn.storage.queue.claim import (
         Claimed,
-        Work,
-        WorkDone,
+        QueueDone,
+        QueueWork,
         settle_claims,
         work_on,
     )
@@ -107,7 +107,7 @@ else:
                 claimable job_charges job_control job_states job_views retention share_tree
                 shared_pools
             """,
-            "claim": "Claimed Work WorkDone settle_claims work_on",
+            "claim": "Claimed QueueDone QueueWork settle_claims work_on",
             "dead_leases": "end_claims_of",
             "expire": "end_due_in",
             "write_claims": "Claiming",
@@ -139,12 +139,12 @@ __all__ = [
     "JobView",
     "Pick",
     "QueueCounts",
+    "QueueDone",
+    "QueueWork",
     "Settlement",
     "SettlementResult",
     "Share",
     "ShareCounts",
-    "Work",
-    "WorkDone",
     "claimable",
     "count_queue",
     "end_claims_of",

@@ -50,7 +50,7 @@ class Claimed(msgspec.Struct, frozen=True):
     next_due: int | None = None
 
 
-class Work(msgspec.Struct, frozen=True):
+class QueueWork(msgspec.Struct, frozen=True):
     """The requests that one operation on a queue carries out, in this order."""
 
     jobs: Sequence[JobDraft] = ()
@@ -62,8 +62,8 @@ class Work(msgspec.Struct, frozen=True):
     """What makes the queue's keys, as far as the caller knows."""
 
 
-class WorkDone(msgspec.Struct, frozen=True):
-    """The results of a `Work`, each list in the order of its requests."""
+class QueueDone(msgspec.Struct, frozen=True):
+    """The results of a `QueueWork`, each list in the order of its requests."""
 
     entered: list[tuple[int, bool]]
     settled: list[SettlementResult]
@@ -78,17 +78,17 @@ class WorkDone(msgspec.Struct, frozen=True):
     """What makes the queue's keys, where that was read."""
 
 
-def work_on(queue: str, work: Work, new_id: NewId) -> Operation[WorkDone]:
+def work_on(queue: str, work: QueueWork, new_id: NewId) -> Operation[QueueDone]:
     """Enqueue, settle and claim in one transaction, which reads the queue's row once."""
     drafts = job_drafts(queue, work.jobs) if work.jobs else []
     if work.jobs and not work.settlements and not work.claims:
         at_once = yield from enter_at_once(queue, work.dimension, work.jobs, drafts)
         if at_once is not None:
-            return WorkDone(at_once, [], [])
+            return QueueDone(at_once, [], [])
     state = yield from _open(queue, work, drafts)
     if state is None:
         gone = [SettlementResult("lost", note="the queue is gone") for _ in work.settlements]
-        return WorkDone([], gone, [Claimed([]) for _ in work.claims], changed_nothing=True)
+        return QueueDone([], gone, [Claimed([]) for _ in work.claims], changed_nothing=True)
     entered: list[tuple[int, bool]] = []
     settled: list[SettlementResult] = []
     claimed: list[Claimed] = []
@@ -108,10 +108,10 @@ def work_on(queue: str, work: Work, new_id: NewId) -> Operation[WorkDone]:
     for each in claimed:  # last, so that all of the writing above goes out with this question
         yield from fill_bodies(state, each.jobs)
     is_untold = noted is not None and (died > 0 or noted == UNKNOWN)
-    return WorkDone(entered, settled, claimed, idle, noted, is_untold, state.dimension)
+    return QueueDone(entered, settled, claimed, idle, noted, is_untold, state.dimension)
 
 
-def _open(queue: str, work: Work, drafts: Sequence[Draft]) -> Operation[QueueState | None]:
+def _open(queue: str, work: QueueWork, drafts: Sequence[Draft]) -> Operation[QueueState | None]:
     """Open the queue and ask ahead what *work* will need; None if there is no such queue.
 
     Jobs that wait in the outbox enter the queue first.
@@ -132,7 +132,9 @@ def _open(queue: str, work: Work, drafts: Sequence[Draft]) -> Operation[QueueSta
     return state
 
 
-def _open_in_steps(queue: str, work: Work, ahead: Sequence[Ask]) -> Operation[QueueState | None]:
+def _open_in_steps(
+    queue: str, work: QueueWork, ahead: Sequence[Ask]
+) -> Operation[QueueState | None]:
     state = yield from open_queue(queue, create=bool(work.jobs), ahead=ahead)
     if state is None and work.dedupe_ms is not None:
         waiting: Any = yield outbox_waits(queue)
@@ -151,7 +153,7 @@ def _is_idle(state: QueueState, claimed: Sequence[Claimed]) -> bool:
 
 
 def _ahead(
-    queue: str, work: Work, drafts: Sequence[Draft], acks: Mapping[int, str], look: Ask | None
+    queue: str, work: QueueWork, drafts: Sequence[Draft], acks: Mapping[int, str], look: Ask | None
 ) -> list[Ask]:
     """Return the questions that can be asked with the queue's row, before anything is written."""
     asked: list[Ask] = []
@@ -169,7 +171,7 @@ def _ahead(
     return asked
 
 
-def _first_look(work: Work, acks: Mapping[int, str]) -> Ask | None:
+def _first_look(work: QueueWork, acks: Mapping[int, str]) -> Ask | None:
     """Return the first question of the policy, if nothing but *acks* comes before the claim."""
     if len(work.claims) != 1 or len(acks) < len(work.settlements):
         return None
@@ -267,4 +269,4 @@ def settle_claims(
     A superseded claim is `lost`, a second call on a settled claim or job is `again`, and
     neither changes anything.
     """
-    return (yield from work_on(queue, Work(settlements=items), new_id)).settled
+    return (yield from work_on(queue, QueueWork(settlements=items), new_id)).settled

@@ -138,7 +138,7 @@ class PoolWork(msgspec.Struct, frozen=True):
     by: str = "user"
 
 
-class Submitted(msgspec.Struct, frozen=True):
+class SubmitResult(msgspec.Struct, frozen=True):
     """The verdict on a submitted task: its id, or the reason why there is none.
 
     A *fenced* one was not entered, because its process had lost its lease.
@@ -149,7 +149,7 @@ class Submitted(msgspec.Struct, frozen=True):
     at: int = 0
     totals: Totals | None = None
     """Of a submit that was not admitted: the totals that it met."""
-    same_as: list[Submitted] = []
+    same_as: list[SubmitResult] = []
     """Of a known task that the same operation enters: the verdict that has its id."""
 
     @property
@@ -180,7 +180,7 @@ class PoolDone(msgspec.Struct):
     cancelled: list[str] = []
     """For each cancel: `cancelled`, `asked` (it runs), or `ended` (too late)."""
     withdrawn: list[bool] = []
-    submitted: list[list[Submitted]] = []
+    submitted: list[list[SubmitResult]] = []
     evicted: list[Evicted] = []
     admitted: list[int] = []
     """Tasks whose submitters waited for a place and have it now."""

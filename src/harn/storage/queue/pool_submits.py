@@ -22,13 +22,13 @@ from harn.storage.queue.pool_records import (
     PoolSettings,
     PoolSubmit,
     PoolWork,
-    Submitted,
+    SubmitResult,
     Totals,
 )
 from harn.storage.queue.queue_row import QueueState
 from harn.storage.queue.settle import NewId, Settling, jobs_of
 
-ADMITTED = Submitted("admit")
+ADMITTED = SubmitResult("admit")
 
 
 class Submits:
@@ -55,7 +55,7 @@ class Submits:
         entries: list[_NewTask] = []
         for submit in self._work.submits:
             if self._done.is_fenced:
-                self._done.submitted.append([Submitted("fenced")] * len(submit.jobs))
+                self._done.submitted.append([SubmitResult("fenced")] * len(submit.jobs))
                 continue
             known = None
             if submit.jobs[0].dedupe_key is not None:
@@ -71,18 +71,18 @@ class Submits:
         yield from self._make_room(entries)
         return ids
 
-    def _known(self, job: JobDraft, entries: Sequence[_NewTask]) -> Operation[Submitted | None]:
+    def _known(self, job: JobDraft, entries: Sequence[_NewTask]) -> Operation[SubmitResult | None]:
         """Return the task that the idempotency key of *job* is bound to."""
         assert job.dedupe_key is not None
         for entry in entries:
             if (entry.job.tenant_id, entry.job.dedupe_key) == (job.tenant_id, job.dedupe_key):
-                return Submitted("known", same_as=entry.verdicts)
+                return SubmitResult("known", same_as=entry.verdicts)
         # Entering looks the key up again; here it decides whether the submit needs a place.
         tenant, keep_ms = dedupe_tenant(job.tenant_id), self._work.keep_keys_ms
         found = yield from deduped(self._state, tenant, job.dedupe_key, keep_ms)
-        return None if found is None else Submitted("known", found)
+        return None if found is None else SubmitResult("known", found)
 
-    def _judge(self, submit: PoolSubmit) -> list[Submitted]:
+    def _judge(self, submit: PoolSubmit) -> list[SubmitResult]:
         """Decide on all tasks of a submit together; a policy that drops decides on each."""
         count = len(submit.jobs)
         if self._settings.is_unbounded:  # the usual pool, and every submit comes here
@@ -93,7 +93,7 @@ class Submits:
             return [first] * count
         return [self._judge_some(submit, 1) for _ in submit.jobs]
 
-    def _judge_some(self, submit: PoolSubmit, count: int) -> Submitted:
+    def _judge_some(self, submit: PoolSubmit, count: int) -> SubmitResult:
         totals, slots = self._totals, self._settings.max_concurrent
         met = totals.after_starts(slots)
         verdict = self._work.judge(met, slots, count)
@@ -103,7 +103,7 @@ class Submits:
             totals.blocked += count
         elif verdict == "admit":
             totals.queued += count
-        return Submitted(verdict, totals=met)
+        return SubmitResult(verdict, totals=met)
 
     def _enter(self, entries: Sequence[_NewTask]) -> Operation[Sequence[int]]:
         state = self._state
@@ -149,16 +149,18 @@ class Submits:
 class _NewTask:
     """A task to be entered: its job, and where its verdict stands."""
 
-    def __init__(self, job: JobDraft, verdicts: list[Submitted], place: int) -> None:
+    def __init__(self, job: JobDraft, verdicts: list[SubmitResult], place: int) -> None:
         self.job = job
         self.verdicts = verdicts
         self._place = place
 
     @property
-    def verdict(self) -> Submitted:
+    def verdict(self) -> SubmitResult:
         return self.verdicts[self._place]
 
     def place_at(self, id: int, at: int) -> None:
         """Note the id of the task."""
         found = self.verdict
-        self.verdicts[self._place] = Submitted(found.verdict, id, at, found.totals, found.same_as)
+        self.verdicts[self._place] = SubmitResult(
+            found.verdict, id, at, found.totals, found.same_as
+        )

@@ -28,7 +28,7 @@ from harn.storage.queue.pool_records import (
     PoolSettings,
     PoolSubmit,
     PoolWork,
-    Submitted,
+    SubmitResult,
     Totals,
     Verdict,
 )
@@ -71,7 +71,7 @@ __all__ = [
     "Settlement",
     "SettlementResult",
     "StoredJob",
-    "Submitted",
+    "SubmitResult",
     "Totals",
     "Verdict",
     "count_pool",

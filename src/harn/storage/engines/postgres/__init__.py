@@ -1,7 +1,7 @@
 """postgresql://: the store is one schema of a server, which several machines may share.
 
-postgres_driver.py     the engine: a few threads, each a lane
-lane.py                one thread, which carries an operation out and repeats it if that can help
+postgres_driver.py     the engine: a few threads
+operation_runner.py    what runs in each: an operation is carried out, again if that can help
 connections.py         the pool of connections; connecting.py, how each is opened
 postgres_migration.py  the schema is made and upgraded
 server_errors.py       what errors of the server mean

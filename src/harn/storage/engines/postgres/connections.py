@@ -1,4 +1,4 @@
-"""The pool of connections to a PostgreSQL server, which its lanes borrow from."""
+"""The pool of connections to a PostgreSQL server, which the store's threads borrow from."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ logger: logging.Logger = logging.getLogger("harn.storage")
 LOCK_MS = IDLE_MS + 500
 """Milliseconds of one wait for a lock, at most; by then a silent holder has been silent too long.
 
-A longer `busy_timeout` is several such waits. Between them a lane looks for stalled sessions.
+A longer `busy_timeout` is several such waits. Between them a thread looks for stalled sessions.
 """
 REACH = 0.5
 """Seconds to wait for a connection in one attempt; the pool stops trying by itself after one."""
@@ -57,7 +57,7 @@ class _ToOurLog(logging.Filter):
 logging.getLogger("psycopg.pool").addFilter(_ToOurLog())
 
 
-class Server:
+class PostgresServer:
     """The pool of connections, opened and migrated when first used."""
 
     def __init__(self, dsn: str, where: str, schema: str, size: int, busy_ms: int) -> None:

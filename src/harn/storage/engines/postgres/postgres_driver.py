@@ -2,7 +2,7 @@
 
 Every call is bounded (`statement_timeout`, `lock_timeout`, set inside each transaction where a
 pooler such as PgBouncer may lend another session every time), and whatever can be tried again
-is: a deadlock, a server that restarts, a connection lost (see `lane.py`).
+is: a deadlock, a server that restarts, a connection lost (see `operation_runner.py`).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from harn.errors import StorageError
 from harn.masking import mask
 from harn.storage.contract import Durability, Hooks
 from harn.storage.engines.postgres import outbox_call
-from harn.storage.engines.postgres.connections import Server
-from harn.storage.engines.postgres.lane import Lane
+from harn.storage.engines.postgres.connections import PostgresServer
 from harn.storage.engines.postgres.notify import Listener, Notifier
+from harn.storage.engines.postgres.operation_runner import OperationRunner
 from harn.storage.engines.store_thread import Handover, Request, start_thread
 from harn.storage.operations import Recipe, nothing
 from harn.storage.url import StoreUrl
@@ -48,9 +48,11 @@ class PostgresDriver:
         self._size = int(place.options.get("pool_size", POOL_SIZE))
         self._clock = clock
         self._handover = Handover(clock, hooks)
-        self._server = Server(place.rest, self.where, self.schema, self._size + 1, self._busy_ms)
+        self._server = PostgresServer(
+            place.rest, self.where, self.schema, self._size + 1, self._busy_ms
+        )
         self._inbox: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
-        self._lanes: list[threading.Thread] = []
+        self._threads: list[threading.Thread] = []
         self._under_way = 0
         self._notifier = Notifier(self._server.borrow, self.schema)
         self._listener = Listener(place.rest, self.schema, self._handover, self._server.has_session)
@@ -74,8 +76,8 @@ class PostgresDriver:
         request = self._handover.request(recipe, "full" if write else "memory", into)
         self._under_way += 1
         request.future.add_done_callback(self._one_less)
-        if len(self._lanes) < min(self._size, self._under_way):
-            self._add_lane()
+        if len(self._threads) < min(self._size, self._under_way):
+            self._add_thread()
         self._inbox.put(request)
         return request.future
 
@@ -118,10 +120,10 @@ class PostgresDriver:
         self._handover.close()
 
     def _shut(self, ended: Request) -> None:
-        for _ in self._lanes:
+        for _ in self._threads:
             self._inbox.put(None)
-        for lane in self._lanes:
-            lane.join()
+        for thread in self._threads:
+            thread.join()
         self._listener.stop()
         self._notifier.stop()
         self._server.close()
@@ -130,30 +132,30 @@ class PostgresDriver:
     def _one_less(self, _: object) -> None:
         self._under_way -= 1
 
-    def _add_lane(self) -> None:
-        number = len(self._lanes)
+    def _add_thread(self) -> None:
+        number = len(self._threads)
         try:
-            lane = start_thread(f"harn-pg-{number}", self._serve, f"{uuid.uuid4().hex}-{number}")
+            thread = start_thread(f"harn-pg-{number}", self._serve, f"{uuid.uuid4().hex}-{number}")
         except StorageError:
-            if not self._lanes:
+            if not self._threads:
                 raise
-        else:  # without it, the other lanes take its work
-            self._lanes.append(lane)
+        else:  # without it, the other threads take its work
+            self._threads.append(thread)
 
     def _serve(self, producer: str) -> None:
-        work = Lane(self._server, self._notifier, self._clock, producer, self._busy_ms)
+        runner = OperationRunner(self._server, self._notifier, self._clock, producer, self._busy_ms)
         while True:
             try:
-                request = self._inbox.get(timeout=work.patience)
+                request = self._inbox.get(timeout=runner.patience)
             except queue.Empty:
-                work.let_go()
+                runner.let_go()
                 continue
             if request is None:
                 break
             if request.wanted:
-                work.carry_out(request)
+                runner.carry_out(request)
             self._handover.deliver([request])
-        work.let_go()
+        runner.let_go()
 
 
 _drivers: weakref.WeakSet[PostgresDriver] = weakref.WeakSet()

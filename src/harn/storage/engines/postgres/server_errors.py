@@ -10,7 +10,7 @@ import psycopg_pool
 from harn.errors import HarnError, StorageBusy, StorageCorrupt, StorageError
 
 if TYPE_CHECKING:
-    from harn.storage.engines.postgres.connections import Server
+    from harn.storage.engines.postgres.connections import PostgresServer
 
 
 def connection_lost(error: psycopg.Error) -> bool:
@@ -23,7 +23,7 @@ def connection_lost(error: psycopg.Error) -> bool:
     return isinstance(error, psycopg.OperationalError) and lost
 
 
-def translated(error: psycopg.Error, server: Server) -> HarnError:
+def translated(error: psycopg.Error, server: PostgresServer) -> HarnError:
     """Return *error* as one of ours, which names *server*'s store and no password."""
     where, told = server.where, server.told(error)
     state = error.sqlstate or ""

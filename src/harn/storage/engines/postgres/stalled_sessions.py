@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from harn.storage.engines.postgres.connecting import IDLE_MS, STATEMENT_MS
-from harn.storage.engines.postgres.connections import Server, pipeline_of
+from harn.storage.engines.postgres.connections import PostgresServer, pipeline_of
 from harn.storage.queries import load_queries
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("harn.storage")
 
 
-def end_stalled_sessions(connection: Connection[Any], server: Server) -> int:
+def end_stalled_sessions(connection: Connection[Any], server: PostgresServer) -> int:
     """End the sessions of harn that are silent and lock tables of ours; return how many.
 
     A role that may not end them, or does not see them, ends none.

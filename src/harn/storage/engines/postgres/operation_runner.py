@@ -22,7 +22,7 @@ from harn.storage.contract import TAKE_OFFSETS, Draft, topics_of
 from harn.storage.engines.postgres.append_columns import append_columns, placed
 from harn.storage.engines.postgres.arrays import array_types
 from harn.storage.engines.postgres.connecting import FIRST_MS, STATEMENT_MS, answered_within
-from harn.storage.engines.postgres.connections import Borrowed, Server, pipeline_of
+from harn.storage.engines.postgres.connections import Borrowed, PostgresServer, pipeline_of
 from harn.storage.engines.postgres.libpq_pipeline import Statement
 from harn.storage.engines.postgres.notify import Notifier
 from harn.storage.engines.postgres.server_errors import connection_lost, translated
@@ -47,15 +47,15 @@ FUNCTIONS = frozenset({"work_enter", "work_enter_one", "work_look", "work_apply"
 PAUSE = 0.05
 """Seconds between two attempts to reach a server that is away."""
 KEEP = 30.0
-"""Seconds for which a lane keeps a connection; then the pool may have it replaced or closed."""
+"""Seconds for which a thread keeps a connection; then the pool may have it replaced or closed."""
 
 
-class Lane:
+class OperationRunner:
     """Carries out the operations of one thread, again if that can help."""
 
     def __init__(
         self,
-        server: Server,
+        server: PostgresServer,
         notifier: Notifier,
         clock: Callable[[], Clock],
         producer: str,
@@ -81,7 +81,7 @@ class Lane:
 
     @property
     def patience(self) -> float | None:
-        """The seconds after which an idle lane is to `let_go`; None if it holds nothing."""
+        """The seconds after which an idle thread is to `let_go`; None if it holds nothing."""
         return None if self._kept is None else KEEP
 
     def let_go(self) -> None:
@@ -143,7 +143,7 @@ class Lane:
         return False
 
     def _connection(self) -> Connection[Any]:
-        """Return the lane's connection, taken from the pool if it has none.
+        """Return the thread's connection, taken from the pool if it has none.
 
         It is kept: the way through the pool takes as long as a short statement, and on another
         connection the same statements would be prepared again.
