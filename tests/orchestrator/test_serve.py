@@ -175,7 +175,9 @@ def test_a_new_setup_that_fails_does_not_end_the_service(place: Path) -> None:
         post(url, {"n": 1})
         until(lambda: ledger(place))
 
-    assert failed["error"] == "ZeroDivisionError: division by zero"
+    reason = "the setup 'handlers::fails' failed: ZeroDivisionError: division by zero"
+    assert failed["error"] == reason
+    assert "in fails" in "".join(process.lines)  # the place, in a traceback
     assert ledger(place) == ["v1 1"]
 
 

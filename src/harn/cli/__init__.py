@@ -98,7 +98,9 @@ def _invoke(argv: Sequence[str]) -> int:
             raise
         return _fail(STOPPED[stopped.code], int(stopped.code or 0))
     except HarnError as error:
-        return _fail(str(error), 1)
+        from harn.cli.output import has_traceback
+
+        return _with_traceback(error, str(error)) if has_traceback(error) else _fail(str(error), 1)
     except ImportError as error:
         return _missing(error)
     except OSError as error:
@@ -153,15 +155,21 @@ def _missing(error: ImportError) -> int:
 
 
 def _unexpected(error: Exception) -> int:
+    from harn.error_text import error_text
+
+    return _with_traceback(error, f"unexpected {error_text(error)}")
+
+
+def _with_traceback(error: Exception, message: str) -> int:
+    """Fail with *message*, and say how to see the place of *error*."""
     import traceback
 
-    from harn.error_text import error_text
     from harn.escaping import on_lines
     from harn.settings import Settings
 
     if Settings.load().debug:
         print(on_lines("".join(traceback.format_exception(error))), file=sys.stderr, end="")
-    return _fail(f"unexpected {error_text(error)} (HARN_DEBUG=1 shows the traceback)", 1)
+    return _fail(f"{message} (HARN_DEBUG=1 shows the traceback)", 1)
 
 
 def _fail(message: str, code: int) -> int:

@@ -12,7 +12,7 @@ from harn.cli.colours import by_word, has_colours, painted
 from harn.cli.progress import live_line
 from harn.cli.tables import fold, width_of
 from harn.duration import ACCEPTED, to_seconds
-from harn.errors import InvalidOption
+from harn.errors import HarnError, InvalidOption, ManifestError
 from harn.escaping import one_line, to_json
 
 
@@ -92,6 +92,15 @@ json_flag: Decorator = click.option(
 def warn(text: str) -> None:
     """Print a warning on stderr, in one line."""
     say(f"{by_word('warning')}: {one_line(text)}", err=True)
+
+
+def has_traceback(error: BaseException) -> bool:
+    """Tell whether *error* reports what a handler's module or a setup raised: its place may help.
+
+    The other errors of this library say all in their message.
+    """
+    cause = error.__cause__
+    return isinstance(error, ManifestError) and not isinstance(cause, HarnError | None)
 
 
 def fail_line(what: str, more: int = 0) -> None:

@@ -19,7 +19,7 @@ import click
 
 from harn.cli.command_log import log_as_service
 from harn.cli.orchestrator_commands import DEFAULT_CONFIG
-from harn.cli.output import DURATION, say_json
+from harn.cli.output import DURATION, has_traceback, say_json
 from harn.cli.signals import run_stoppable
 from harn.cli.store_choice import runtime_for
 from harn.cli.target import CommandTarget, common
@@ -145,11 +145,11 @@ class _Serving:
         try:
             _tell({"status": "reloaded", **await service.reload()})
         except HarnError as error:
-            self._tell_failure(str(error))
-        except Exception as error:  # a new setup may raise anything: the old manifest stays
+            self._tell_failure(str(error), trace=has_traceback(error))
+        except Exception as error:  # the service goes on with the old manifest
             self._tell_failure(error_text(error), trace=True)
 
-    def _tell_failure(self, reason: str, *, trace: bool = False) -> None:
+    def _tell_failure(self, reason: str, *, trace: bool) -> None:
         logger.error("the manifest was not reloaded: %s", reason, exc_info=trace)
         _tell({"status": "reload failed", "error": one_line(reason)})
 

@@ -7,7 +7,7 @@ imported or a missing secret leaves a running service unchanged.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from harn.clock import resolve
-from harn.errors import HarnError
+from harn.error_text import error_text
+from harn.errors import HarnError, ManifestError
 from harn.orchestrator.admin_verbs import Verb
 from harn.orchestrator.loaded_manifest import Plan, plan_triggers
 from harn.orchestrator.manifest import Manifest
@@ -129,7 +130,10 @@ class Service:
         return plan
 
     async def _set_up(self, manifest: Manifest) -> None:
-        """Set the pipeline's name, and call the manifest's setup once for each name of a setup."""
+        """Set the pipeline's name, and call the manifest's setup once for each name of a setup.
+
+        A setup that fails raises `ManifestError`; what it has made until then stays.
+        """
         if not self._is_named:  # a reload must not give the pools of one pipeline two names
             self._is_named = True
             root = self.runtime.root
@@ -139,9 +143,20 @@ class Service:
             )
         if manifest.setup is None or manifest.setup in self._setups:
             return
-        setup = manifest.resolver().resolve(manifest.setup)
-        await runner_for(self.runtime, "auto").bind(setup)()
+        await self._call_setup(manifest.setup, manifest.resolver().resolve(manifest.setup))
         self._setups.add(manifest.setup)
+
+    async def _call_setup(self, name: str, setup: Callable[[], Any]) -> None:
+        try:
+            await runner_for(self.runtime, "auto").bind(setup)()
+        except (Exception, SystemExit, asyncio.CancelledError) as error:
+            task = asyncio.current_task()
+            is_cancelled = task is not None and task.cancelling() > 0
+            if isinstance(error, asyncio.CancelledError) and is_cancelled:
+                raise
+            # A cancel of something that the setup awaits is a failure, too. A service that took it
+            # for its own would wait for the end, and never start.
+            raise ManifestError(f"the setup {name!r} failed: {error_text(error)}") from error
 
     def _grant_calls(self, plan: Plan) -> None:
         """Let handlers call the agents of *plan*, and no other ones."""
