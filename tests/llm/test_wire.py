@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import re
 from collections.abc import AsyncIterator
 from typing import Any
@@ -196,6 +197,104 @@ async def test_an_event_of_another_form_is_a_failure_of_the_provider(kind: str, 
                 pass
 
     assert caught.value.retryable
+
+
+WRONG_PARTS = [
+    ("openai", {"choices": [{"message": {"content": 5}}]}, "$.choices[0].message.content"),
+    ("openai", {"choices": [{"message": {"content": ["a"]}}]}, "$.choices[0].message.content"),
+    ("openai", {"choices": []}, "$.choices"),
+    ("openai", {"choices": [{}]}, "`message` - at `$.choices[0]`"),
+    ("openai", {"choices": [{"message": {}, "finish_reason": 5}]}, "$.choices[0].finish_reason"),
+    ("openai", {"choices": [{"message": {}}], "model": 5}, "$.model"),
+    (
+        "openai",
+        {"choices": [{"message": {}}], "usage": {"prompt_tokens": 10**400}},
+        "$.usage.prompt_tokens",
+    ),
+    (
+        "openai",
+        {"choices": [{"message": {"tool_calls": [{"id": "c", "function": {"name": 5}}]}}]},
+        "$.choices[0].message.tool_calls[0].function.name",
+    ),
+    (
+        "openai",
+        {
+            "choices": [
+                {
+                    "message": {
+                        "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": {}}}]
+                    }
+                }
+            ]
+        },
+        "$.choices[0].message.tool_calls[0].function.arguments",
+    ),
+    ("anthropic", {"content": "text"}, "$.content"),
+    ("anthropic", {"content": [{"type": "text", "text": 5}]}, "`text` of the expected type"),
+    ("anthropic", {"content": [{"type": "text"}]}, "$.content[0]"),
+    (
+        "anthropic",
+        {"content": [{"type": "tool_use", "id": "c", "name": "f", "input": [1]}]},
+        "`input` of the expected type - at `$.content[0]`",
+    ),
+    ("anthropic", {"content": [{"type": "tool_use", "id": 5, "name": "f"}]}, "`id`"),
+    ("anthropic", {"content": [], "stop_reason": {}}, "$.stop_reason"),
+    ("anthropic", {"content": [], "usage": {"output_tokens": -1}}, "$.usage.output_tokens"),
+]
+
+
+@pytest.mark.parametrize(("kind", "answer", "part"), WRONG_PARTS)
+async def test_a_part_of_another_type_is_named(kind: str, answer: Any, part: str) -> None:
+    async with talking(kind, [Garbage(json.dumps(answer).encode())]) as (provider, _):
+        with pytest.raises(ModelError, match=f"unexpected form.*{re.escape(part)}") as caught:
+            await provider.complete(request())
+
+    assert caught.value.retryable
+
+
+WRONG_STREAMED_PARTS = [
+    ("openai", {"choices": [{"delta": {"content": 5}}]}, "$.choices[0].delta.content"),
+    ("openai", {"choices": [5]}, "$.choices[0]"),
+    ("openai", {"usage": [1]}, "$.usage"),
+    ("anthropic", {"type": 5}, "$.type"),
+    ("anthropic", {"type": "content_block_delta", "delta": {"text": 5}}, "$.delta.text"),
+    ("anthropic", {"type": "message_start", "message": {"usage": 5}}, "$.message.usage"),
+]
+
+
+@pytest.mark.parametrize(("kind", "event", "part"), WRONG_STREAMED_PARTS)
+async def test_a_streamed_part_of_another_type_is_named(kind: str, event: Any, part: str) -> None:
+    data = f"data: {json.dumps(event)}\n\n"
+    raw = f"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n{data}"
+    async with answering(kind, raw.encode()) as provider:
+        with pytest.raises(ModelError, match=f"unexpected form.*{re.escape(part)}") as caught:
+            async for _ in provider.stream(request()):
+                pass
+
+    assert caught.value.retryable
+
+
+@pytest.mark.parametrize(
+    ("kind", "event"),
+    [
+        ("openai", {"error": {"message": "overloaded"}}),
+        ("anthropic", {"type": "error", "error": {"message": "overloaded"}}),
+        ("anthropic", {"type": "error", "error": "overloaded"}),
+    ],
+)
+async def test_an_error_in_a_stream_says_the_servers_reason(kind: str, event: Any) -> None:
+    data = f"data: {json.dumps(event)}\n\n"
+    raw = f"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n{data}"
+    async with answering(kind, raw.encode()) as provider:
+        with pytest.raises(ModelError, match=r"the stream failed: .*overloaded"):
+            async for _ in provider.stream(request()):
+                pass
+
+
+async def test_a_block_of_an_unknown_kind_is_left_alone() -> None:
+    answer = {"content": [{"type": "new", "text": 5, "input": []}, {"type": "text", "text": "hi"}]}
+    async with talking("anthropic", [Garbage(json.dumps(answer).encode())]) as (provider, _):
+        assert (await provider.complete(request())).text == "hi"
 
 
 @pytest.mark.parametrize("kind", FORMATS)

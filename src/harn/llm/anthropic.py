@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from harn.llm.http import Secret, Wire
+from harn.llm.http import Count, Secret, Wire
 from harn.llm.messages import Delta, Message, ModelReply, ModelRequest, ToolCall, Usage
 from harn.llm.provider import estimate_tokens
 
@@ -16,6 +16,65 @@ PATH = "v1/messages"
 VERSION = "2023-06-01"
 STRUCTURED = "answer"
 """The name of the tool that the model must call to give a structured answer."""
+PARTS: dict[str, dict[str, tuple[type, ...]]] = {
+    "text": {"text": (str,)},
+    "tool_use": {"id": (str,), "name": (str,), "input": (dict, type(None))},
+}
+"""The blocks of an answer that are read, and the types of their parts."""
+
+# The parts of an answer that are read, as the API has them; others are left alone.
+
+
+class _Block(msgspec.Struct):
+    type: str
+    text: Any = None
+    id: Any = None
+    name: Any = None
+    input: Any = None
+
+    def __post_init__(self) -> None:
+        for part, types in PARTS.get(self.type, {}).items():
+            if not isinstance(getattr(self, part), types):
+                raise ValueError(f"A block `{self.type}` has no `{part}` of the expected type")
+
+
+class _Usage(msgspec.Struct):
+    input_tokens: Count | None = None
+    output_tokens: Count | None = None
+    cache_creation_input_tokens: Count | None = None
+    cache_read_input_tokens: Count | None = None
+
+
+class _Answer(msgspec.Struct):
+    content: list[_Block]
+    usage: _Usage | None = None
+    model: str | None = None
+    stop_reason: str | None = None
+
+
+class _Begun(msgspec.Struct):
+    usage: _Usage | None = None
+
+
+class _MessageStart(msgspec.Struct):
+    message: _Begun
+
+
+class _Piece(msgspec.Struct):
+    text: str | None = None
+
+
+class _BlockDelta(msgspec.Struct):
+    delta: _Piece | None = None
+
+
+class _MessageDelta(msgspec.Struct):
+    usage: _Usage | None = None
+
+
+class _Event(msgspec.Struct):
+    type: str | None = None
+    error: Any = None
 
 
 class AnthropicMessages:
@@ -28,21 +87,19 @@ class AnthropicMessages:
     async def complete(self, request: ModelRequest) -> ModelReply:
         """Call the model and return its whole answer. Cancelling closes the connection."""
         answer, headers = await self._wire.post(PATH, self._body(request), request.sending)
-        with self._wire.reading():
-            blocks = answer["content"]
-            calls = tuple(_tool_call(each) for each in blocks if each["type"] == "tool_use")
-            text = "".join(each["text"] for each in blocks if each["type"] == "text")
-            usage = _usage(answer.get("usage") or {})
+        read = self._wire.read(answer, _Answer)
+        calls = tuple(_tool_call(each) for each in read.content if each.type == "tool_use")
+        text = "".join(each.text for each in read.content if each.type == "text")
         if request.schema is not None:
             structured = [call.arguments for call in calls if call.name == STRUCTURED]
             text = structured[0] if structured else text
             calls = tuple(call for call in calls if call.name != STRUCTURED)
         return ModelReply(
             text=text,
-            usage=usage,
-            model=answer.get("model") or request.model,
+            usage=_usage(read.usage),
+            model=read.model or request.model,
             tool_calls=calls,
-            finish=answer.get("stop_reason"),
+            finish=read.stop_reason,
             headers=headers,
             raw=answer,
         )
@@ -57,11 +114,10 @@ class AnthropicMessages:
                 first = False
                 yield Delta(headers=headers)
             event = self._wire.decoded(data)
-            with self._wire.reading():
-                kind = event.get("type")
-                text, usage = self._part(kind, event, used)
+            kind = self._wire.read(event, _Event).type
             if kind == "message_stop":
                 return
+            text, usage = self._part(kind, event, used)
             if text:
                 yield Delta(text=text)
             if usage is not None:
@@ -69,22 +125,21 @@ class AnthropicMessages:
                 yield Delta(usage=used)
         raise self._wire.error("the stream ended without 'message_stop'", retryable=True)
 
-    def _part(
-        self, kind: object, event: dict[str, Any], used: Usage
-    ) -> tuple[str | None, Usage | None]:
+    def _part(self, kind: str | None, event: Any, used: Usage) -> tuple[str | None, Usage | None]:
         """Return the text of an event of a stream, and the usage that it adds to *used*."""
+        read = self._wire.read
         if kind == "message_start":
-            return None, _usage(event["message"].get("usage") or {})
+            return None, _usage(read(event, _MessageStart).message.usage)
         if kind == "content_block_delta":
-            return (event.get("delta") or {}).get("text"), None
+            piece = read(event, _BlockDelta).delta
+            return None if piece is None else piece.text, None
         if kind == "message_delta":
-            output = int((event.get("usage") or {}).get("output_tokens") or used.output_tokens)
-            return None, replace(used, output_tokens=output)
+            usage = read(event, _MessageDelta).usage or _Usage()
+            return None, replace(used, output_tokens=usage.output_tokens or used.output_tokens)
         if kind == "error":
-            problem = event.get("error") or {}
-            raise self._wire.error(
-                f"the stream failed: {problem.get('message', problem)}", retryable=True
-            )
+            problem = read(event, _Event).error
+            reason = problem.get("message", problem) if isinstance(problem, dict) else problem
+            raise self._wire.error(f"the stream failed: {reason}", retryable=True)
         return None, None
 
     def count_tokens(self, request: ModelRequest) -> int:
@@ -173,13 +228,14 @@ def _arguments(text: str) -> Any:
         return {}
 
 
-def _tool_call(block: dict[str, Any]) -> ToolCall:
-    arguments = msgspec.json.encode(block.get("input") or {}).decode()
-    return ToolCall(block["id"], block["name"], arguments)
+def _tool_call(block: _Block) -> ToolCall:
+    arguments = msgspec.json.encode(block.input or {}).decode()
+    return ToolCall(block.id, block.name, arguments)
 
 
-def _usage(wire: dict[str, Any]) -> Usage:
-    cached = ("cache_creation_input_tokens", "cache_read_input_tokens")
-    given = int(wire.get("input_tokens") or 0) + sum(int(wire.get(name) or 0) for name in cached)
-    read = int(wire.get("cache_read_input_tokens") or 0)
-    return Usage(given, int(wire.get("output_tokens") or 0), read)
+def _usage(usage: _Usage | None) -> Usage:
+    if usage is None:
+        return Usage()
+    read = usage.cache_read_input_tokens or 0
+    given = (usage.input_tokens or 0) + (usage.cache_creation_input_tokens or 0) + read
+    return Usage(given, usage.output_tokens or 0, read)

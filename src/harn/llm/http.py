@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from harn.error_text import error_text
 from harn.errors import HarnError, ModelError
 from harn.masking import MASK
+from harn.option_checks import LARGEST
+
+T = TypeVar("T")
+Count = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
+"""A number of tokens, as a provider counts them."""
 
 RETRYABLE = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 """Status codes after which a retry of the same call may succeed."""
@@ -125,15 +130,13 @@ class Wire:
             headers=headers,
         )
 
-    @contextlib.contextmanager
-    def reading(self) -> Iterator[None]:
-        """Raise `ModelError` for an answer that lacks a part, or has it in another form."""
+    def read(self, answer: Any, form: type[T]) -> T:
+        """Return *answer* as *form*; raise `ModelError` that names a part of another type."""
         try:
-            yield
-        except (LookupError, TypeError, AttributeError, ValueError) as error:
-            reason = error_text(error, LONGEST_REASON)
+            return msgspec.convert(answer, form)
+        except msgspec.ValidationError as error:
             raise self.error(
-                f"the answer has an unexpected form ({reason})", retryable=True
+                f"the answer has an unexpected form ({error})", retryable=True
             ) from None
 
     @contextlib.contextmanager

@@ -3,13 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from typing import Any
+from typing import Annotated, Any
 
-from harn.llm.http import Secret, Wire
+import msgspec
+
+from harn.llm.http import Count, Secret, Wire
 from harn.llm.messages import Delta, Message, ModelReply, ModelRequest, ToolCall, Usage
 from harn.llm.provider import estimate_tokens
 
 PATH = "chat/completions"
+
+# The parts of an answer that are read, as the API has them; others are left alone.
+
+
+class _Function(msgspec.Struct):
+    name: str
+    arguments: str | None = None
+
+
+class _Call(msgspec.Struct):
+    id: str
+    function: _Function
+
+
+class _Message(msgspec.Struct):
+    content: str | None = None
+    tool_calls: list[_Call] | None = None
+
+
+class _Choice(msgspec.Struct):
+    message: _Message
+    finish_reason: str | None = None
+
+
+class _Cached(msgspec.Struct):
+    cached_tokens: Count | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: Count | None = None
+    completion_tokens: Count | None = None
+    prompt_tokens_details: _Cached | None = None
+
+
+class _Answer(msgspec.Struct):
+    choices: Annotated[list[_Choice], msgspec.Meta(min_length=1)]
+    usage: _Usage | None = None
+    model: str | None = None
+
+
+class _Piece(msgspec.Struct):
+    content: str | None = None
+
+
+class _StreamedChoice(msgspec.Struct):
+    delta: _Piece | None = None
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_StreamedChoice] | None = None
+    usage: _Usage | None = None
+    error: Any = None
 
 
 class OpenAICompatible:
@@ -25,18 +79,17 @@ class OpenAICompatible:
     async def complete(self, request: ModelRequest) -> ModelReply:
         """Call the model and return its whole answer. Cancelling closes the connection."""
         answer, headers = await self._wire.post(PATH, self._body(request), request.sending)
-        with self._wire.reading():
-            choice = answer["choices"][0]
-            message = choice["message"]
-            return ModelReply(
-                text=message.get("content") or "",
-                usage=_usage(answer.get("usage")) or Usage(),
-                model=answer.get("model") or request.model,
-                tool_calls=tuple(_tool_call(each) for each in message.get("tool_calls") or ()),
-                finish=choice.get("finish_reason"),
-                headers=headers,
-                raw=answer,
-            )
+        read = self._wire.read(answer, _Answer)
+        choice = read.choices[0]
+        return ModelReply(
+            text=choice.message.content or "",
+            usage=_usage(read.usage) or Usage(),
+            model=read.model or request.model,
+            tool_calls=tuple(_tool_call(each) for each in choice.message.tool_calls or ()),
+            finish=choice.finish_reason,
+            headers=headers,
+            raw=answer,
+        )
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Delta, None]:
         """Yield the answer piece by piece; closing the iterator closes the connection."""
@@ -52,17 +105,16 @@ class OpenAICompatible:
                 yield delta
         raise self._wire.error("the stream ended without '[DONE]'", retryable=True)
 
-    def _deltas(self, chunk: Any) -> list[Delta]:
-        with self._wire.reading():
-            if "error" in chunk:
-                raise self._wire.error(f"the stream failed: {chunk['error']}", retryable=True)
-            choices = chunk.get("choices") or ()
-            texts = [(choice.get("delta") or {}).get("content") for choice in choices]
-            usage = _usage(chunk.get("usage"))
-            return [
-                *(Delta(text=text) for text in texts if text),
-                *([] if usage is None else [Delta(usage=usage)]),
-            ]
+    def _deltas(self, data: Any) -> list[Delta]:
+        chunk = self._wire.read(data, _Chunk)
+        if chunk.error is not None:
+            raise self._wire.error(f"the stream failed: {chunk.error}", retryable=True)
+        texts = [each.delta.content for each in chunk.choices or () if each.delta is not None]
+        usage = _usage(chunk.usage)
+        return [
+            *(Delta(text=text) for text in texts if text),
+            *([] if usage is None else [Delta(usage=usage)]),
+        ]
 
     def count_tokens(self, request: ModelRequest) -> int:
         """Estimate the input tokens from the length of the text."""
@@ -118,18 +170,16 @@ def _message(message: Message) -> dict[str, Any]:
     return wire
 
 
-def _tool_call(wire: dict[str, Any]) -> ToolCall:
-    function = wire["function"]
-    return ToolCall(wire["id"], function["name"], function.get("arguments") or "{}")
+def _tool_call(call: _Call) -> ToolCall:
+    return ToolCall(call.id, call.function.name, call.function.arguments or "{}")
 
 
-def _usage(wire: dict[str, Any] | None) -> Usage | None:
-    if not wire:
+def _usage(usage: _Usage | None) -> Usage | None:
+    if usage is None or usage == _Usage():
         return None
-    details = wire.get("prompt_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, dict) else None
+    details = usage.prompt_tokens_details
     return Usage(
-        int(wire.get("prompt_tokens") or 0),
-        int(wire.get("completion_tokens") or 0),
-        int(cached or 0),
+        usage.prompt_tokens or 0,
+        usage.completion_tokens or 0,
+        (details.cached_tokens or 0) if details else 0,
     )
