@@ -27,6 +27,8 @@ class Topic(msgspec.Struct, frozen=True):
 POOL_AUDIT = "lifecycle.pool.audit"
 AGENTS = "agents.lifecycle"
 LLM_USAGE = "llm.usage"
+LLM_CALLED = "llm_called"
+"""The kind of a record of `llm.usage`; programs may emit others to the topic."""
 SUPERVISOR_LIFECYCLE = "supervisor.lifecycle"
 CHANNEL_AUDIT = "lifecycle.channel.audit"
 TRIGGER_ENVELOPES = "trigger.inbox.envelopes"
@@ -92,7 +94,7 @@ TOPICS: tuple[Topic, ...] = (
         ),
         "What an agent loop did, without what was said.",
     ),
-    Topic(LLM_USAGE, ("llm_called",), "What each model call used, for whom, and its cost."),
+    Topic(LLM_USAGE, (LLM_CALLED,), "What each model call used, for whom, and its cost."),
     Topic(
         SUPERVISOR_LIFECYCLE,
         (

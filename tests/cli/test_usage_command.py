@@ -13,6 +13,7 @@ from harn import Runtime, drain, llm_price, llm_slot, worker_queue
 from harn.cli import invoke
 from harn.cli.usage_command import _dollars, _short, usage_text
 from harn.llm.usage import UsageSums
+from harn.storage import Event
 
 
 def spend(storage: str, model: str = "m-1") -> None:
@@ -92,8 +93,9 @@ def test_text_fits_sixty_columns() -> None:
     for tenant in ("acme", "a-tenant-with-a-long-name"):
         model = "a-model-with-a-rather-long-name-2026-11-16"
         call = {"tenant_id": tenant, "model": model, "queue": "q", "input_tokens": 10**9}
-        sums.add(call, 0)
-        total.add(call, 0)
+        event = Event(1, "llm.usage", "llm_called", call, {}, 0)
+        sums.add(event)
+        total.add(event)
 
     text = usage_text(sums.totals(), total.totals(), width=60)
 

@@ -33,6 +33,7 @@ from harn import (
 )
 from harn.llm.messages import Usage
 from harn.llm.usage import UsageSums
+from harn.storage import Event
 from harn.telemetry.metrics import Metrics
 from harn.testing import FakeClock
 from harn.testing.fake_provider import CutShort, Fail, FakeModels, Garbage, Say, Slow
@@ -250,7 +251,8 @@ async def test_usage_is_grouped_by_what_is_asked_for() -> None:
     sums = UsageSums(("tenant", "model", "queue", "day"))
     base = {"tenant_id": "acme", "model": "m", "queue": None, "input_tokens": 1}
     for day, tenant, queue in [(0, "b", None), (0, "a", "q"), (1, "a", "q"), (1, "a", "q")]:
-        sums.add({**base, "tenant_id": tenant, "queue": queue}, day * DAY_MS + 5)
+        call = {**base, "tenant_id": tenant, "queue": queue}
+        sums.add(Event(1, "llm.usage", "llm_called", call, {}, day * DAY_MS + 5))
 
     shown = [total.as_dict() for total in sums.totals()]
 
@@ -314,9 +316,18 @@ async def test_bad_questions_are_refused_by_name(options: Any, named: str) -> No
             await llm_usage(**options)
 
 
-async def test_a_record_of_another_kind_is_not_counted() -> None:
+@pytest.mark.parametrize(
+    ("kind", "payload"),
+    [
+        ("note", 5),
+        ("note", {"text": "the models changed today"}),
+        ("llm_called", {"input_tokens": "many"}),
+        ("llm_called", {"input_tokens": 1, "cost_usd": 10**400}),
+    ],
+)
+async def test_a_record_of_no_model_call_is_not_counted(kind: str, payload: Any) -> None:
     async with Runtime():
-        await event_log_emit("llm.usage", "note", 5)
+        await event_log_emit("llm.usage", kind, payload)
         async with llm_slot("acme", input_tokens=7) as slot:
             await slot.settle(input_tokens=7)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
+
+import msgspec
 
 from harn import topics
 from harn.current import current_runtime
@@ -13,6 +15,7 @@ from harn.duration import Duration, to_ms
 from harn.errors import InvalidOption, did_you_mean
 from harn.records import fields_of
 from harn.runtime import Runtime
+from harn.storage import Event
 
 LATE_MS = 3_600_000
 """How long after its call a record may be written, if the store could not be reached."""
@@ -28,16 +31,8 @@ FIELD_OF: dict[str, str] = {
     "day": "day",
 }
 """What usage can be grouped by, and where a record has it."""
-COUNTED = (
-    "calls",
-    "failed",
-    "retried",
-    "cached",
-    "input_tokens",
-    "output_tokens",
-    "cached_tokens",
-    "unpriced",
-)
+SUMMED = ("failed", "retried", "cached", "input_tokens", "output_tokens", "cached_tokens")
+"""The fields of a record that are added up; True counts as 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +102,7 @@ async def llm_usage(
     after = 0 if first_ms is None else await _offset_before(runtime, first_ms - LATE_MS)
     async for event in runtime.event_log.stream(topics.LLM_USAGE, after):
         if first_ms is None or event.occurred_at_ms >= first_ms:
-            sums.add(event.payload, event.occurred_at_ms)
+            sums.add(event)
     return sums.totals()
 
 
@@ -124,6 +119,24 @@ def check_names(by: Sequence[str]) -> tuple[str, ...]:
     return tuple(by)
 
 
+class _Call(msgspec.Struct):
+    """What is added up of the record of a call."""
+
+    tenant_id: Any = None
+    provider: Any = None
+    model: Any = None
+    queue: Any = None
+    pool: Any = None
+    agent_session_id: Any = None
+    failed: bool = False
+    retried: bool = False
+    cached: bool = False
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    cost_usd: float | None = None
+
+
 class UsageSums:
     """Adds up records, apart for each group of *by*."""
 
@@ -131,24 +144,26 @@ class UsageSums:
         self._by = by
         self._sums: dict[tuple[str | None, ...], dict[str, Any]] = {}
 
-    def add(self, call: Any, at_ms: int) -> None:
-        """Add the payload of one record, of a call at *at_ms*; another one is left out."""
-        if not isinstance(call, Mapping):
+    def add(self, event: Event) -> None:
+        """Add the model call that *event* records; other records are left out."""
+        if event.kind != topics.LLM_CALLED:
             return  # any program may emit to the topic
-        values = tuple(_value(call, at_ms, name) for name in self._by)
+        try:
+            call = msgspec.convert(event.payload, _Call)
+        except msgspec.ValidationError:
+            return
+        values = tuple(_value(call, event.occurred_at_ms, name) for name in self._by)
         sums = self._sums.get(values)
         if sums is None:
-            sums = self._sums[values] = {**dict.fromkeys(COUNTED, 0), "cost_usd": None}
+            sums = self._sums[values] = dict.fromkeys(("calls", *SUMMED, "unpriced"), 0)
+            sums["cost_usd"] = None
         sums["calls"] += 1
-        for name in ("failed", "retried", "cached"):
-            sums[name] += bool(call.get(name))
-        for name in ("input_tokens", "output_tokens", "cached_tokens"):
-            sums[name] += int(call.get(name) or 0)
-        cost = call.get("cost_usd")
-        if cost is None:
+        for name in SUMMED:
+            sums[name] += getattr(call, name)
+        if call.cost_usd is None:
             sums["unpriced"] += 1
         else:
-            sums["cost_usd"] = round((sums["cost_usd"] or 0.0) + cost, 9)
+            sums["cost_usd"] = round((sums["cost_usd"] or 0.0) + call.cost_usd, 9)
 
     def totals(self) -> list[UsageTotal]:
         """Return the total of each group, in the order of the groups' values; None is first."""
@@ -162,10 +177,10 @@ def _order(values: tuple[str | None, ...]) -> list[tuple[bool, str]]:
     return [(value is not None, value or "") for value in values]
 
 
-def _value(call: Mapping[str, Any], at_ms: int, name: str) -> str | None:
+def _value(call: _Call, at_ms: int, name: str) -> str | None:
     if name == "day":
         return datetime.fromtimestamp(at_ms / 1000, UTC).date().isoformat()
-    value = call.get(FIELD_OF[name])
+    value = getattr(call, FIELD_OF[name])
     return None if value is None else str(value)
 
 

@@ -59,7 +59,7 @@ class UsageTotals:
     async def _read(self) -> None:
         async for page in self._runtime.event_log.pages(topics.LLM_USAGE, self._after, None):
             for event in page:
-                self._sums.add(event.payload, event.occurred_at_ms)
+                self._sums.add(event)
                 self._after = event.id
             await asyncio.sleep(0)  # others may run between two pages
 

@@ -16,8 +16,6 @@ from harn.records import Record
 if TYPE_CHECKING:
     from harn.context import Task
 
-KIND = "llm_called"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallRecord(Record):
@@ -86,6 +84,6 @@ def record_call(
         waited_ms=waited_ms,
         duration_ms=duration_ms,
     )
-    runtime.event_log.record(topics.LLM_USAGE, KIND, call.as_dict())
+    runtime.event_log.record(topics.LLM_USAGE, topics.LLM_CALLED, call.as_dict())
     if (durable := durable_work_of(task)) is not None:
         durable.used_tokens += tokens[0] + tokens[1]
