@@ -91,6 +91,24 @@ def raise_unpicklable() -> None:
     raise Unpicklable
 
 
+class Unprintable(Unpicklable):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def raise_unprintable() -> None:
+    raise Unprintable
+
+
+class OneWay:
+    def __reduce__(self) -> Any:
+        return _refuse, ()
+
+
+def _refuse() -> None:
+    raise ValueError("not here")
+
+
 def who() -> Any:
     context = runtime_context()
     ids = (context.task_id, context.parent_task_id, context.root_task_id, context.task_group_id)
@@ -493,6 +511,10 @@ async def test_errors_come_back_from_a_process_as_they_were_or_as_text() -> None
             await spawn(unpicklable, isolation="process")
         with pytest.raises(HarnError, match="Unpicklable: cannot travel"):
             await spawn(raise_unpicklable, isolation="process")
+        with pytest.raises(HarnError, match=r"Unprintable: .its message cannot be shown"):
+            await spawn(raise_unprintable, isolation="process")
+        with pytest.raises(HarnError, match=r"cannot be copied.*ValueError: not here"):
+            await spawn(OneWay, isolation="process")
         with pytest.raises(InvalidOption, match="module-level"):
             await spawn(lambda: 1, isolation="process")
         assert await parallel_each([2, 3], square, isolation="process") == [4, 9]

@@ -26,6 +26,7 @@ from multiprocessing.context import SpawnProcess
 from typing import Any
 
 from harn.current import current_frame
+from harn.error_text import error_text
 from harn.errors import HarnError, InvalidOption, WorkerDied
 from harn.runtime import Runtime
 from harn.tasks.foreign_runtime import TaskIdentity, run_with
@@ -194,12 +195,17 @@ def _packed(fn: Callable[..., Any], args: tuple[Any, ...], identity: TaskIdentit
             "fn",
             fn,
             "with isolation='process' the function must be importable (a module-level `def`) and "
-            f"the arguments and context values picklable: {error}",
+            f"the arguments and context values picklable: {error_text(error)}",
         ) from error
 
 
 def _unpacked(reply: bytes) -> Any:
-    kind, content, trace = pickle.loads(reply)  # noqa: S301 - from a process that we started
+    try:
+        kind, content, trace = pickle.loads(reply)  # noqa: S301 - from a process that we started
+    except Exception as error:
+        raise HarnError(
+            f"the result cannot be copied between processes: {error_text(error)}"
+        ) from error
     if kind == "value":
         return content
     if kind == "error":
@@ -243,7 +249,8 @@ def _answer(payload: bytes) -> bytes:
     try:
         return pickle.dumps(("value", value, ""))
     except Exception as error:
-        text = f"the result ({type(value).__name__}) cannot be copied between processes: {error}"
+        kind, reason = type(value).__name__, error_text(error)
+        text = f"the result ({kind}) cannot be copied between processes: {reason}"
         return pickle.dumps(("refused", text, ""))
 
 
@@ -256,4 +263,4 @@ def _pack_error(error: BaseException) -> bytes:
             return packed
         except Exception:  # noqa: S110 - then it is sent as text
             pass
-    return pickle.dumps(("refused", f"{type(error).__name__}: {error}", trace))
+    return pickle.dumps(("refused", error_text(error), trace))
