@@ -8,7 +8,9 @@ import fcntl
 import os
 import random
 import shutil
+import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +26,11 @@ from harn import (
     private_files,
     worker_queue,
 )
-from harn.storage import Store, draft, jsonl
+from harn.storage import Operation, Store, ask, draft, jsonl
 from harn.storage.engines.file import commit_journal, file_driver, file_log, topic_files
 from harn.storage.engines.file.topic_file import RecordLine, read_line, write_line
 from harn.storage.jsonl import is_sealed, seal
-from harn.storage.log import append
+from harn.storage.log import append, skip_offsets
 from tests.linux_only import DATA_SYNC
 from tests.storage.faults import Disk
 
@@ -304,6 +306,32 @@ async def test_J5_a_compaction_that_fails_changes_nothing(
         await log.trim("a", keep=3)
         assert [event.id for event in await log.read("a")] == [8, 9, 10]
         assert (await log.emit("a", "k", "next")).id == 11
+
+
+async def test_an_append_is_answered_beside_a_skip_that_could_not_be_written(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "the file cannot be written")
+
+    queued = threading.Event()
+
+    def wait_until_queued() -> Operation[None]:
+        queued.wait(30)
+        yield ask("now")
+
+    async with Runtime(storage=url_of(home)) as runtime:
+        store = runtime.service(Store)
+        await runtime.event_log.emit("a", "k", 1)
+        monkeypatch.setattr(topic_files.TopicFiles, "compact", fail)
+        store.submit(wait_until_queued)  # the others gather behind it and share a commit
+        skipped = store.submit(partial(skip_offsets, "a", 5))
+        appended = store.submit(partial(append, [draft("b", "k", 2)]))
+        queued.set()
+
+        with pytest.raises(StorageError, match="cannot be written"):
+            await skipped
+        assert [id for id, _ in await appended] == [1]
 
 
 class ForgetfulOs:

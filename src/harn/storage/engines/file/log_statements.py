@@ -29,9 +29,13 @@ class Staged(msgspec.Struct):
 
     def rewrites(self, before: Staged) -> bool:
         """Tell whether, since *before*, something asks for more than appending."""
-        newest = {row[0]: row[1] for row in self.rows}
-        skips = any(newest.get(topic, 0) < head for topic, head in self.heads.items())
-        return self.trims != before.trims or (skips and self.heads != before.heads)
+        newest = {row[0]: row[1] for row in self.rows[len(before.rows) :]}
+        skips = any(
+            newest.get(topic, 0) < head
+            for topic, head in self.heads.items()
+            if head != before.heads.get(topic)
+        )
+        return skips or self.trims != before.trims
 
 
 class LogStatements:
