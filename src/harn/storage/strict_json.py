@@ -57,13 +57,15 @@ def is_plain(value: Any, encoded: bytes | None = None) -> bool:
 
 
 def _is_flat(value: Any) -> bool:
-    # Most payloads are a flat object without a float. This takes a third of the time, and the
-    # JSON is not searched for a null, which takes as long again.
-    if type(value) is dict:
-        return _TEXT.issuperset(map(type, value)) and _NEVER_NAN.issuperset(
-            map(type, value.values())
-        )
-    return type(value) in _NEVER_NAN
+    # Most payloads are a flat object without a float. This takes half of the time, and the
+    # JSON is not searched for a null, which takes as long again. With up to 20 items the loop is
+    # faster than two sets of types.
+    if type(value) is not dict:
+        return type(value) in _NEVER_NAN
+    for key, item in value.items():
+        if type(key) is not str or type(item) not in _NEVER_NAN:
+            return False
+    return True
 
 
 def _is_plain_throughout(value: Any, finite: bool) -> bool:

@@ -137,8 +137,7 @@ class TopicFiles:
 
     def note_heads(self, rows: Sequence[Row]) -> None:
         """Remember the newest offsets after *rows*, whose first columns are topic and offset."""
-        for topic, id, *_ in rows:
-            self._heads[topic] = id
+        self._heads |= {row[0]: row[1] for row in rows}
 
     def write(self, part: Part, is_damaged: bool = False) -> int:
         """Write *part* where it says; return where the file ends."""
