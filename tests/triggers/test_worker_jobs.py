@@ -297,25 +297,20 @@ async def test_a_job_that_is_given_back_leaves_the_line_before_its_gate(
 
 @pytest.mark.parametrize(
     "gates",
-    [{"concurrency": 1}, {"singleton": True, "concurrency": 1}],
-    ids=["slot", "both"],
+    [{"concurrency": 1}, {"singleton": True}, {"singleton": True, "concurrency": 1}],
+    ids=["slot", "singleton", "both"],
 )
 async def test_a_job_that_is_cancelled_at_any_await_leaves_its_gates_open(
-    lasting_url: str, gates: dict[str, Any]
+    storage_url: str, gates: dict[str, Any]
 ) -> None:
-    async def handler(event: TriggerEvent) -> None:
-        await asyncio.sleep(0)
+    job = Job(1, "triage", an_event().as_dict(), "normal", None, "t", "t@v1", {}, 0, 1, 5, None)
+    async with Runtime(storage=storage_url) as runtime:
+        runner = runner_of(runtime, lambda event: asyncio.sleep(0), **gates)
 
-    async with Runtime(storage=lasting_url) as runtime:
-        await produce(1)
-        claim = await worker_queue("triage").claim_next("me")
-        assert claim is not None
-        runner = runner_of(runtime, handler, **gates)
-
-        async def check(run: Run) -> None:
+        async def is_free(run: Run) -> None:
             assert await marks_of(runtime) == [], run
 
-        assert await sweep(lambda: runner(claim.job), check, leftovers=50) > 6
+        assert await sweep(lambda: runner(job), is_free, leftovers=3) > 4
 
 
 @pytest.mark.parametrize("payload", [{"no": "event"}, 5, None])
@@ -325,31 +320,3 @@ async def test_a_job_that_holds_no_event_is_dead_at_once(runtime: Runtime, paylo
     await consume(runtime, lambda event: 1)
 
     assert (await worker_queue("triage").summary()).dead == 1
-
-
-@pytest.mark.parametrize("flow", [{"singleton": True}, {"concurrency": 1}])
-async def test_a_job_that_is_cancelled_anywhere_holds_no_gate(
-    storage_url: str, flow: dict[str, Any]
-) -> None:
-    binding = check_binding(
-        id="t",
-        kind="channel.emit",
-        provider="channel",
-        match={},
-        handler=lambda event: asyncio.sleep(0),
-        options=flow,
-        default_retry=FROM_MANIFEST,
-    )
-    payload = an_event().as_dict()
-    job = Job(1, "triage", payload, "normal", None, "t", "t@v1", {}, 0, 1, 5, None)
-
-    def dump() -> Any:
-        return (yield ask("trigger_dump_marks"))
-
-    async with Runtime(storage=storage_url) as runtime:
-        runner = JobRunner(runtime, lambda id: binding)
-
-        async def is_free(run: Run) -> None:
-            assert await runtime.service(Store).run(dump) == [], run
-
-        assert await sweep(lambda: runner(job), is_free, leftovers=3) > 4

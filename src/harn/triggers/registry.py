@@ -300,7 +300,6 @@ class Triggers:
         for _ in range(3):  # many handlers end within a few turns of the loop
             await asyncio.sleep(0)
         waiting = asyncio.gather(*(each.wait_or_park() for each in dispatches))
-        waiting.add_done_callback(retrieve)  # its cancel, if this is cancelled
         enough = asyncio.get_running_loop().create_future()
         timer = REAL_TIME.call_at(REAL_TIME.monotonic() + EMIT_WAIT, partial(resolve, enough))
         try:
