@@ -161,7 +161,7 @@ def _spell(text: str, known: Mapping[str, Any], found: dict[str, str]) -> None:
         if is_typeddict(value):
             fields = {key: kind.__forward_arg__ for key, kind in value.__annotations__.items()}
             shown = ", ".join(f"`{key}: {_plain(kind)}`" for key, kind in fields.items())
-            found[name] = f"`{name}` has {shown}."
+            found[name] = f"`{name}` has {shown}.\n\n{_prose(value)}"
             _spell(shown, vars(sys.modules[value.__module__]), found)
         elif get_origin(value) is not None or isinstance(value, UnionType):
             is_union = get_origin(value) in (Union, UnionType)

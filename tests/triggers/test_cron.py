@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from harn import InvalidOption
+from harn import InvalidOption, Runtime, trigger_register
 from harn.clock import from_iso, iso
-from harn.triggers import cron
+from harn.triggers import Triggers, cron
 from harn.triggers.cron import LATE_MS, MOST_AT_ONCE, Schedule, check_schedule, due
 
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
@@ -197,3 +197,18 @@ def test_without_a_database_of_zones_utc_works_and_others_say_what_to_install() 
 
     with pytest.raises(InvalidOption, match="install the package tzdata"):
         check_schedule("0 2 * * *", "Europe/Berlin")
+
+
+async def test_an_option_that_is_none_leaves_what_match_says(runtime: Runtime) -> None:
+    await trigger_register(
+        id="t",
+        kind="cron",
+        provider="cron",
+        match={"schedule": "0 2 * * *", "timezone": "Asia/Tokyo"},
+        handler=lambda event: None,
+        schedule=None,
+        timezone=None,
+    )
+
+    binding = runtime.service(Triggers).get("t")
+    assert binding.schedule == Schedule("0 2 * * *", "Asia/Tokyo")

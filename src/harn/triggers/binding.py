@@ -220,7 +220,7 @@ def check_priority(priority: Any) -> Priority:
 
 def _schedule(kind: Kind, match: Match, options: Mapping[str, Any]) -> Schedule | None:
     given = {
-        name: options.get(name, getattr(match, name))
+        name: getattr(match, name) if options.get(name) is None else options[name]
         for name in ("schedule", "timezone", "catchup_mode")
     }
     if kind != "cron":

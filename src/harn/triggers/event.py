@@ -38,8 +38,11 @@ class TriggerEvent(SparseRecord, msgspec.Struct, frozen=True, kw_only=True, omit
     """One thing that happened, as handlers see it.
 
     A payload given to `channel_emit`, `trigger_fire` or `fire --payload`, and a webhook's parsed
-    body, are at `provider_payload["payload"]`. *headers* are the sender's claims and prove
-    nothing. *batch* holds every member of a batch, including this event.
+    body, are at `provider_payload["payload"]`. Times are ISO-8601; *occurred_at_date* is the
+    day of *occurred_at*, for a cron event in the schedule's zone. *dedupe_key* is the caller's id
+    of an emit, or the name of a webhook's delivery. *headers* are the sender's claims and prove
+    nothing. *batch* holds every member of a batch, including this event. *signature* says whether
+    the sender has proven itself.
 
     >>> event = TriggerEvent(
     ...     id="e1", provider="channel", kind="channel.emit", received_at="2026-01-01T00:00:00Z",

@@ -25,7 +25,8 @@ LONGEST = 36_000.0
 class Retry(msgspec.Struct, frozen=True):
     """At most *max* attempts, each after the delay that *backoff* defines.
 
-    `linear` waits *delay* before each further attempt; `exponential` doubles it each time.
+    `linear` waits *delay* before each further attempt; `exponential` doubles it each time. The
+    trigger's dedupe keys are remembered for *retention_days*.
     """
 
     max: int = DEFAULT_ATTEMPTS

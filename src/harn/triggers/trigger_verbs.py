@@ -25,12 +25,13 @@ async def trigger_register(
 ) -> TriggerBinding:
     """Register a trigger: events that *match* go to *handler*, through the gates of *flow*.
 
-    *kind* is `channel.emit`, `cron`, `webhook`, `a2a-push` or `stream`. *handler* is a callable
-    that takes the event, a `SpawnToPool`, `"worker://queue"`, `"channel://name"` or
-    `"a2a://host/path"`. *flow* may
-    contain `concurrency`, `throttle`, `rate_limit`, `debounce`, `batch`, `singleton`, `priority`,
-    `retry` and `dedupe_key`. Registering an id again makes a new version; dispatches under way
-    finish on the old one. Cancelling registers nothing.
+    *kind* is `channel.emit`, `cron`, `webhook`, `a2a-push` or `stream`. *provider* is `channel`,
+    `cron`, `a2a-push` or `stream` accordingly, and for a webhook how it is signed: `github`,
+    `stripe`, `slack`, `standard` or `webhook`. *handler* is a callable that takes the event, a
+    `SpawnToPool`, `"worker://queue"`, `"channel://name"` or `"a2a://host/path"`. *flow* are the
+    other options: gates, `retry`, `dedupe_key`, `priority`, and a schedule. Registering an id
+    again makes a new version; dispatches under way finish on the old one. Cancelling registers
+    nothing.
 
     >>> import harn
     >>> async def main() -> list[str]:
