@@ -25,7 +25,7 @@ class Finding(Record):
     fix: str
 
 
-class Names:
+class HarnNames:
     """The names that a module uses for those of harn; *uses_harn* tells whether it imports harn."""
 
     def __init__(self, tree: ast.Module) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from harn.cli.lint_findings import Finding, Function, Names
+from harn.cli.lint_findings import Finding, Function, HarnNames
 
 CODE = "HARN-SUB-001"
 
@@ -32,7 +32,7 @@ Loop = ast.For | ast.AsyncFor | ast.While | Comprehension
 Closure = ast.Lambda | Function
 
 
-def late_bindings(tree: ast.Module, names: Names, path: str) -> Iterator[Finding]:
+def late_bindings(tree: ast.Module, names: HarnNames, path: str) -> Iterator[Finding]:
     """Yield each closure that is submitted in a loop and uses a variable that the loop binds."""
     if not names.uses_harn:
         return
@@ -48,7 +48,7 @@ def late_bindings(tree: ast.Module, names: Names, path: str) -> Iterator[Finding
                     yield _finding(call, verb, closure, argument, seen[0], path)
 
 
-def _verb(call: ast.Call, names: Names) -> str | None:
+def _verb(call: ast.Call, names: HarnNames) -> str | None:
     """Return how *call* submits something that runs later, if it does."""
     meant = names.meaning(call.func)
     if meant in FUNCTIONS:
@@ -73,7 +73,7 @@ def _submitted(call: ast.Call, verb: str) -> Iterator[ast.expr]:
 
 
 def _loops_around(
-    node: ast.AST, call: ast.Call, names: Names, parents: dict[ast.AST, ast.AST]
+    node: ast.AST, call: ast.Call, names: HarnNames, parents: dict[ast.AST, ast.AST]
 ) -> Iterator[ast.AST]:
     """Yield the loops around *node* in its function, the innermost first.
 
@@ -88,7 +88,7 @@ def _loops_around(
             yield node
 
 
-def _waits_at_its_end(block: ast.AsyncWith, call: ast.Call, names: Names) -> bool:
+def _waits_at_its_end(block: ast.AsyncWith, call: ast.Call, names: HarnNames) -> bool:
     base = getattr(call.func, "value", None)
     for item in block.items:
         opened = item.context_expr

@@ -11,19 +11,19 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from harn.cli.lint_findings import Finding, Function, Names
+from harn.cli.lint_findings import Finding, Function, HarnNames
 
 CODE = "HARN-OWN-003"
 
 
-def owned_escapes(tree: ast.Module, names: Names, path: str) -> Iterator[Finding]:
+def owned_escapes(tree: ast.Module, names: HarnNames, path: str) -> Iterator[Finding]:
     """Yield each owned variable that a function of *tree* returns without saying so."""
     for function in ast.walk(tree):
         if isinstance(function, Function):
             yield from _escapes(function, names, path)
 
 
-def _escapes(function: Function, names: Names, path: str) -> Iterator[Finding]:
+def _escapes(function: Function, names: HarnNames, path: str) -> Iterator[Finding]:
     if names.mentions_owned(function.returns):
         return
     owned = {
@@ -71,7 +71,7 @@ def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
             yield from _statements(part.body)
 
 
-def _follow(statement: ast.stmt, names: Names, owned: set[str], declared: set[str]) -> None:
+def _follow(statement: ast.stmt, names: HarnNames, owned: set[str], declared: set[str]) -> None:
     """Note what *statement* makes owned, and what it disowns or drops."""
     if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
         if names.mentions_owned(statement.annotation):
@@ -93,7 +93,7 @@ def _follow(statement: ast.stmt, names: Names, owned: set[str], declared: set[st
 
 
 def _bind(
-    target: ast.Name, value: ast.expr | None, names: Names, owned: set[str], declared: set[str]
+    target: ast.Name, value: ast.expr | None, names: HarnNames, owned: set[str], declared: set[str]
 ) -> None:
     value = value.value if isinstance(value, ast.Await) else value
     is_owned = isinstance(value, ast.Call) and names.meaning(value.func) == "owned"

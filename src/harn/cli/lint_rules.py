@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from harn.cli.lint_findings import Finding, Names
+from harn.cli.lint_findings import Finding, HarnNames
 from harn.cli.lint_late_binding import late_bindings
 from harn.cli.lint_owned import owned_escapes
 
@@ -25,7 +25,7 @@ def check_source(source: str | bytes, path: str = "<source>") -> list[Finding]:
     """
     tree = ast.parse(source, path)
     text = source.decode("utf-8", "replace") if isinstance(source, bytes) else source
-    lines, names = text.splitlines(), Names(tree)
+    lines, names = text.splitlines(), HarnNames(tree)
     found = [finding for rule in RULES for finding in rule(tree, names, path)]
     return sorted((each for each in found if not _silenced(lines, each)), key=_place)
 

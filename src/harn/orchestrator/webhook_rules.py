@@ -20,7 +20,7 @@ from harn.naming import has_controls
 from harn.orchestrator import a2a_rules as a2a
 from harn.orchestrator.body_formats import BodyFormat
 from harn.orchestrator.matching_key import matching_key
-from harn.triggers import Genuine, Headers, Refused, Scheme, is_credential, verify
+from harn.triggers import Genuine, Headers, Scheme, Unproven, is_credential, verify
 
 Proof = Scheme | Literal["bearer"]
 
@@ -74,28 +74,28 @@ class Proven:
     tenant_id: str | None
 
 
-def prove(hook: Hook, headers: Headers, body: bytes, now_s: float) -> Proven | Refused:
+def prove(hook: Hook, headers: Headers, body: bytes, now_s: float) -> Proven | Unproven:
     """Authenticate a request; every key is compared, also after one matches."""
     if hook.proof == "bearer":
         return _bearer(hook, headers, body)
-    found: Proven | Refused = Refused("no key made this signature")
+    found: Proven | Unproven = Unproven("no key made this signature")
     for key in hook.keys:
         answer = verify(hook.proof, [key.secret], headers, body, now_s)
         if isinstance(answer, Genuine):
             found = Proven(answer.delivery, answer.digest, key.tenant_id)
-        elif isinstance(found, Refused):
+        elif isinstance(found, Unproven):
             found = answer
     return found
 
 
-def _bearer(hook: Hook, headers: Headers, body: bytes) -> Proven | Refused:
+def _bearer(hook: Hook, headers: Headers, body: bytes) -> Proven | Unproven:
     """Authenticate a request by its tokens; two tokens of different tenants are refused."""
     keys = [(key.secret, key) for key in hook.keys]
     found = [key for token in _tokens(hook, headers) if (key := matching_key(keys, token))]
     if not found:
-        return Refused("no key like this")
+        return Unproven("no key like this")
     if any(key.tenant_id != found[0].tenant_id for key in found):
-        return Refused("keys of two tenants")
+        return Unproven("keys of two tenants")
     digest = sha256(body).hexdigest()
     return Proven(f"body:{digest}", digest, found[0].tenant_id)
 

@@ -89,7 +89,7 @@ class TimedConnection(H11Protocol):
         self._timer = self.loop.call_later(HEAD_WITHIN, self._close_if_idle)
 
 
-class Server(uvicorn.Server):
+class HttpServer(uvicorn.Server):
     """A server that leaves signals to the process that runs it."""
 
     def __init__(self, config: uvicorn.Config) -> None:
@@ -129,7 +129,7 @@ class Listening:
             timeout_graceful_shutdown=max(1, int(drain_within)),
             backlog=1024,
         )
-        self._server = Server(config)
+        self._server = HttpServer(config)
         self._running: asyncio.Task[None] | None = None
 
     @property

@@ -50,7 +50,7 @@ class Genuine:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class Unproven:
     """A request without a valid signature; *reason* is for the log, never for the sender."""
 
     reason: str
@@ -62,7 +62,7 @@ Headers = Mapping[str, Sequence[str]]
 
 def verify(
     scheme: Scheme, secrets: Sequence[bytes], headers: Headers, body: bytes, now_s: float
-) -> Genuine | Refused:
+) -> Genuine | Unproven:
     """Decide whether *body* was signed with one of *secrets*, by the rules of *scheme*.
 
     >>> secret, body = b"it's a secret", b"{}"
@@ -70,28 +70,28 @@ def verify(
     >>> verify("github", [secret], {"x-hub-signature-256": [mark]}, body, 0).digest[:8]
     '44136fa3'
     >>> verify("github", [b"another one"], {"x-hub-signature-256": [mark]}, body, 0)
-    Refused(reason='no key made this signature')
+    Unproven(reason='no key made this signature')
     """
     if not secrets:
-        return Refused("no key is configured")
+        return Unproven("no key is configured")
     return _SCHEMES[scheme](secrets, headers, body, now_s)
 
 
 def _github(
     secrets: Sequence[bytes], headers: Headers, body: bytes, now_s: float
-) -> Genuine | Refused:
+) -> Genuine | Unproven:
     given = _only(headers, "x-hub-signature-256")
     if given is None or not given.startswith("sha256="):
-        return Refused("no single sha256 signature")
+        return Unproven("no single sha256 signature")
     return _judged(secrets, body, [given.removeprefix("sha256=")], body)
 
 
 def _stripe(
     secrets: Sequence[bytes], headers: Headers, body: bytes, now_s: float
-) -> Genuine | Refused:
+) -> Genuine | Unproven:
     given = _only(headers, "stripe-signature")
     if given is None or len(given) > 4096:
-        return Refused("no single signature header")
+        return Unproven("no single signature header")
     times: list[str] = []
     marks: list[str] = []
     for item in given.split(","):
@@ -101,35 +101,35 @@ def _stripe(
         elif name == "v1":
             marks.append(value)
     if len(times) != 1 or not all(map(_HEX.fullmatch, marks)):
-        return Refused("no single time, or a mangled signature")
+        return Unproven("no single time, or a mangled signature")
     if late := _off(times[0], now_s):
-        return Refused(late)
+        return Unproven(late)
     return _judged(secrets, times[0].encode() + b"." + body, marks, body)
 
 
 def _slack(
     secrets: Sequence[bytes], headers: Headers, body: bytes, now_s: float
-) -> Genuine | Refused:
+) -> Genuine | Unproven:
     given = _only(headers, "x-slack-signature")
     time = _only(headers, "x-slack-request-timestamp")
     if given is None or time is None or not given.startswith("v0="):
-        return Refused("no single v0 signature and time")
+        return Unproven("no single v0 signature and time")
     if late := _off(time, now_s):
-        return Refused(late)
+        return Unproven(late)
     signed = b"v0:" + time.encode() + b":" + body
     return _judged(secrets, signed, [given.removeprefix("v0=")], body)
 
 
 def _standard(
     secrets: Sequence[bytes], headers: Headers, body: bytes, now_s: float
-) -> Genuine | Refused:
+) -> Genuine | Unproven:
     id = _only(headers, "webhook-id")
     time = _only(headers, "webhook-timestamp")
     given = _only(headers, "webhook-signature")
     if id is None or time is None or given is None or not _ID.fullmatch(id):
-        return Refused("no single id, time and signature")
+        return Unproven("no single id, time and signature")
     if late := _off(time, now_s):
-        return Refused(late)
+        return Unproven(late)
     marks = [
         mark
         for version, _, mark in (one.partition(",") for one in given.split())
@@ -140,7 +140,7 @@ def _standard(
     return _judged(secrets, signed, hexes, body, f"id:{id}")
 
 
-_Verifier = Callable[[Sequence[bytes], Headers, bytes, float], Genuine | Refused]
+_Verifier = Callable[[Sequence[bytes], Headers, bytes, float], Genuine | Unproven]
 _SCHEMES: dict[Scheme, _Verifier] = {
     "github": _github,
     "stripe": _stripe,
@@ -152,10 +152,10 @@ SCHEMES = tuple(_SCHEMES)
 
 def _judged(
     secrets: Sequence[bytes], signed: bytes, marks: Sequence[str], body: bytes, id: str = ""
-) -> Genuine | Refused:
+) -> Genuine | Unproven:
     """Tell whether a key made one of *marks*; a delivery without an *id* is known by its body."""
     if not _made_by(secrets, signed, marks):
-        return Refused("no key made this signature")
+        return Unproven("no key made this signature")
     digest = hashlib.sha256(body).hexdigest()
     return Genuine(id or f"body:{digest}", digest)
 
