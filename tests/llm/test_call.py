@@ -301,6 +301,11 @@ async def test_calls_are_counted_and_nothing_said_is_shown(
         ({"max_tokens": True}, "max_tokens"),
         ({"max_retries": -1}, "max_retries"),
         ({"schema": 5}, "schema"),
+        ({"system": 5}, "system"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"temperature": 10**400}, "temperature"),
+        ({"tools": [5]}, "tools"),
+        ({"extra": 5}, "extra"),
         ({"provider": "openai"}, "default_model"),
     ],
 )
@@ -310,11 +315,23 @@ async def test_bad_options_are_refused_by_name(options: dict[str, Any], named: s
             await llm_call("hello", **options)
 
 
-@pytest.mark.parametrize("prompt", [[], 5, ["x"], None])
+@pytest.mark.parametrize("prompt", [[], 5, ["x"], None, [Message("user", 5)]])  # type: ignore[arg-type]
 async def test_a_prompt_is_text_or_messages(prompt: Any) -> None:
     async with at_work():
-        with pytest.raises((InvalidOption, TypeError)):
+        with pytest.raises(InvalidOption, match="prompt"):
             await llm_call(prompt)
+
+
+@pytest.mark.parametrize(
+    "options", [{"extra": {"x": object()}}, {"system": "\udc80"}, {"prompt": "\udc80"}]
+)
+async def test_a_request_that_no_json_can_hold_is_a_failed_call(options: dict[str, Any]) -> None:
+    async with at_work() as (models, _):
+        with pytest.raises(ModelError, match="the request cannot be written as JSON") as caught:
+            await llm_call(**{"prompt": "hello", **options})
+
+    assert not caught.value.retryable
+    assert models.received == []
 
 
 async def test_a_conversation_may_be_given() -> None:

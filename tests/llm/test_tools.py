@@ -78,6 +78,8 @@ def test_results_are_written_for_the_model() -> None:
     assert as_text({"a": [1]}) == '{"a":[1]}'
     assert as_text(None) == "null"
     assert as_text(object).startswith("<class")
+    assert as_text("file \udc80") == "file ?"
+    assert as_text(["file \udc80"]) == "['file \\udc80']"
 
 
 async def test_agent_loop_names_itself_when_an_option_is_unknown() -> None:

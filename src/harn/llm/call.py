@@ -9,7 +9,7 @@ every process wait.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypedDict, TypeVar, overload
 
@@ -20,7 +20,7 @@ from harn.llm.messages import LlmResult, Message, ModelReply, ModelRequest, Tool
 from harn.llm.registry import Models, Route
 from harn.llm.schemas import Shape, Unacceptable, shape_of
 from harn.llm.telemetry import observed
-from harn.option_checks import whole_number
+from harn.option_checks import is_number, whole_number
 from harn.ratelimit import llm_slot
 
 logger: logging.Logger = logging.getLogger("harn.llm")
@@ -243,9 +243,17 @@ def make_request(
     if isinstance(prompt, str):
         messages: tuple[Message, ...] = (Message("user", prompt),)
     else:
-        messages = tuple(prompt)
-    if not messages or not all(isinstance(each, Message) for each in messages):
+        messages = tuple(prompt) if isinstance(prompt, Iterable) else ()
+    if not messages or not all(_is_message(each) for each in messages):
         raise InvalidOption("prompt", prompt, "a string, or a list of Message")
+    if system is not None and not isinstance(system, str):
+        raise InvalidOption("system", system, "a string, or None")
+    if temperature is not None and not is_number(temperature):
+        raise InvalidOption("temperature", temperature, "a number, or None")
+    if not all(isinstance(each, ToolSpec) for each in tools):
+        raise InvalidOption("tools", tools, "a list of ToolSpec; agent_loop takes functions")
+    if extra is not None and not isinstance(extra, Mapping):
+        raise InvalidOption("extra", extra, "a mapping of fields, or None")
     return ModelRequest(
         model=route.model,
         messages=messages,
@@ -256,6 +264,10 @@ def make_request(
         schema=None if shape is None else shape.schema,
         extra=dict(extra or {}),
     )
+
+
+def _is_message(given: object) -> bool:
+    return isinstance(given, Message) and isinstance(given.text, str)
 
 
 def _options(max_retries: int, backoff_ms: int) -> CallOptions:

@@ -76,7 +76,10 @@ class Wire:
         """
         with self._failures():
             response = await self._client.post(
-                path, content=_encode(body), headers=_JSON, extensions=_before_sending(sending)
+                path,
+                content=self._encoded(body),
+                headers=_JSON,
+                extensions=_before_sending(sending),
             )
         self._check(response.status_code, response.headers, response.content)
         return self._decoded(response.content), dict(response.headers)
@@ -95,7 +98,7 @@ class Wire:
             async with self._client.stream(
                 "POST",
                 path,
-                content=_encode(body),
+                content=self._encoded(body),
                 headers=_JSON,
                 extensions=_before_sending(sending),
             ) as response:
@@ -162,6 +165,13 @@ class Wire:
                 headers=dict(headers),
             )
 
+    def _encoded(self, body: Mapping[str, Any]) -> bytes:
+        try:
+            return msgspec.json.encode(body)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            reason = error_text(error, LONGEST_REASON)
+            raise self.error(f"the request cannot be written as JSON ({reason})") from None
+
     def _decoded(self, content: bytes) -> Any:
         if len(content) > LARGEST_BODY:
             raise self.error(
@@ -186,10 +196,6 @@ def _before_sending(sending: Sending | None) -> dict[str, Any] | None:
             await sending()
 
     return {"trace": trace}
-
-
-def _encode(body: Mapping[str, Any]) -> bytes:
-    return msgspec.json.encode(body)
 
 
 def _message(content: bytes) -> str:

@@ -59,7 +59,7 @@ def estimate_tokens(request: ModelRequest) -> int:
     >>> estimate_tokens(ModelRequest("m", (Message("user", "x" * 400),)))
     115
     """
-    size = len((request.system or "").encode())
+    size = len((request.system or "").encode("utf-8", "surrogatepass"))
     for message in request.messages:
         size += len(message.text.encode("utf-8", "surrogatepass"))
         size += sum(len(call.name) + len(call.arguments) for call in message.tool_calls)

@@ -59,11 +59,12 @@ def _description(fn: Callable[..., Any]) -> str:
 def as_text(value: Any) -> str:
     """Return a tool's result as text for the model: text unchanged, other values as JSON.
 
-    pydantic models are JSON, too. What is not JSON is described by `str`.
+    pydantic models are JSON, too. What is not JSON is described by `str`. A lone surrogate, such as
+    of a file name that is not UTF-8, becomes a question mark: no request can hold it.
     """
-    if isinstance(value, str):
-        return value
-    try:
-        return msgspec.json.encode(value, enc_hook=as_json).decode()
-    except (TypeError, ValueError):
-        return str(value)
+    if not isinstance(value, str):
+        try:
+            return msgspec.json.encode(value, enc_hook=as_json).decode()
+        except (TypeError, ValueError):
+            pass
+    return str(value).encode("utf-8", "replace").decode()
