@@ -6,6 +6,7 @@ would hide a mistake.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from typing import TypeGuard, TypeVar
 
@@ -27,12 +28,17 @@ def is_whole(value: object) -> TypeGuard[int]:
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Say whether *value* is an int or a float and not a bool.
+    """Say whether *value* is an int or a float that is finite as a float, and not a bool.
 
-    >>> is_number(3), is_number(3.5), is_number("3"), is_number(True)
-    (True, True, False, False)
+    >>> is_number(3), is_number(3.5), is_number("3"), is_number(True), is_number(10**400)
+    (True, True, False, False, False)
     """
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an int that no float can hold
+        return False
 
 
 def whole_number(

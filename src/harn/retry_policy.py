@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from harn.duration import Duration, to_seconds
@@ -32,7 +31,7 @@ class RetryPolicy:
         keep = object.__setattr__
         for name in ("backoff", "max_backoff"):
             keep(self, name, to_seconds(getattr(self, name), name))
-        if not is_number(self.factor) or not 1 <= self.factor < math.inf:
+        if not is_number(self.factor) or self.factor < 1:
             raise InvalidOption("factor", self.factor, "a number of at least 1")
         if not is_number(self.jitter) or not 0 <= self.jitter <= 1:
             raise InvalidOption("jitter", self.jitter, "a number from 0 to 1")

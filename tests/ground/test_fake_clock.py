@@ -26,6 +26,12 @@ async def test_time_stands_still_until_it_is_moved(runtime: Runtime, clock: Fake
     assert clock.now_ms() - began == 300_000
 
 
+@pytest.mark.parametrize("minutes", [pytest.param(10**400, id="huge"), float("nan"), -1])
+async def test_time_moves_by_what_a_timedelta_holds(clock: FakeClock, minutes: float) -> None:
+    with pytest.raises(InvalidOption, match="duration"):
+        await clock.advance(minutes=minutes)
+
+
 async def test_due_timers_fire_in_order_and_what_they_woke_runs_in_between(
     runtime: Runtime, clock: FakeClock
 ) -> None:

@@ -34,6 +34,11 @@ def test_a_bool_is_no_number_and_a_float_is() -> None:
     assert not is_number(True)
 
 
+@pytest.mark.parametrize("value", [pytest.param(10**400, id="huge"), float("inf"), float("nan")])
+def test_what_no_float_holds_as_a_number_is_none(value: Any) -> None:
+    assert not is_number(value)
+
+
 @pytest.mark.parametrize(
     ("least", "most", "value", "says"),
     [

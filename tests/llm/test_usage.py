@@ -235,7 +235,10 @@ async def test_a_wrong_price_in_the_file_is_named(
             llm_price("x", "m")
 
 
-@pytest.mark.parametrize("given", [-1, "1", True, float("nan"), float("inf")])
+HUGE = pytest.param(10**400, id="huge")
+
+
+@pytest.mark.parametrize("given", [-1, "1", True, float("nan"), float("inf"), HUGE])
 async def test_a_wrong_price_is_refused_by_name(given: Any) -> None:
     async with Runtime():
         with pytest.raises(InvalidOption, match="output_usd_per_million"):

@@ -221,6 +221,7 @@ async def test_feedback_reads_every_answer_but_obeys_retry_after_only_of_refusal
 async def test_an_hour_is_the_longest_pause(world: Runtime) -> None:
     async with llm_slot("acme") as slot:
         assert await slot.retry_after(10**9) == 3600.0
+        assert await slot.retry_after(1e308) == 3600.0
 
 
 async def test_a_slot_is_entered_once_and_used_inside(world: Runtime) -> None:
@@ -277,6 +278,7 @@ async def test_model_calls_have_a_file_of_their_own_or_the_one_named(
         ("Thu, 01 Jan 2015 00:00:30 GMT", 0.0),
         ({"retry-after-ms": "1500", "retry-after": "9"}, 1.5),
         ({"Retry-After": "nonsense"}, None),
+        ({"Retry-After": "9" * 400 + "s"}, None),
         ({"llm_provider-retry-after": "4"}, 4.0),
         ({"llm_provider-Retry-After-Ms": "2500"}, 2.5),
         ({"retry-after": "3", "llm_provider-retry-after": "4"}, 3.0),
@@ -307,7 +309,10 @@ def test_a_hint_is_read_in_every_form(hint: Any, seconds: float | None) -> None:
     assert wait_in(hint, NOW) == seconds
 
 
-@pytest.mark.parametrize("hint", ["soon", -1, float("nan"), float("inf")])
+HUGE = [pytest.param(10**400, id="huge"), pytest.param("9" * 400 + "s", id="huge text")]
+
+
+@pytest.mark.parametrize("hint", ["soon", -1, float("nan"), float("inf"), *HUGE])
 def test_a_hint_that_makes_no_sense_is_refused(hint: Any) -> None:
     with pytest.raises(InvalidOption):
         wait_in(hint, NOW)

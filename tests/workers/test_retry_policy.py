@@ -48,6 +48,7 @@ def test_the_wait_grows_and_is_capped_and_jittered(
         ({"max_backoff": True}, "max_backoff"),
         ({"factor": 0.5}, "factor"),
         ({"factor": float("inf")}, "factor"),
+        ({"factor": 10**400}, "factor"),
         ({"factor": True}, "factor"),
         ({"jitter": 1.5}, "jitter"),
         ({"jitter": float("nan")}, "jitter"),

@@ -14,7 +14,7 @@ from harn.current import current_runtime
 from harn.duration import Duration, to_ms, to_seconds
 from harn.error_text import error_text
 from harn.errors import ChannelClosed, HarnError, InvalidOption, SseError
-from harn.llm.event_stream import EventStreamParser, SseEvent
+from harn.llm.event_stream import LONGEST_RETRY_MS, EventStreamParser, SseEvent
 from harn.masking import mask
 from harn.option_checks import whole_number
 from harn.ratelimit import wait_in_headers
@@ -199,7 +199,8 @@ class SseStream:
         if status in RETRYABLE:
             now_ms = current_runtime().clock.now_ms()
             wait = wait_in_headers(response.headers, now_ms) or 0.0
-            raise _Lost(f"HTTP {status}", status_code=status, wait_ms=round(wait * 1000))
+            wait_ms = min(round(wait * 1000), LONGEST_RETRY_MS)
+            raise _Lost(f"HTTP {status}", status_code=status, wait_ms=wait_ms)
         if 300 <= status < 400:
             to = mask(response.headers.get("location", "nowhere"))
             raise SseError(f"{url} is at {to} (HTTP {status}); connect there", status_code=status)

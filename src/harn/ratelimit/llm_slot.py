@@ -171,7 +171,7 @@ class LlmSlot:
         if not seconds:
             return seconds
         self._has_paused = True
-        length = min(int(seconds * 1e6), LONGEST_PAUSE)
+        length = int(min(seconds * 1e6, LONGEST_PAUSE))
         await self._store_limiter.pause([f"{self._prefixes[-1]}:cooldown"], length)
         return length / 1e6
 

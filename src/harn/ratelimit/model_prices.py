@@ -8,7 +8,6 @@ cached_input_usd_per_million = 0.01    # input that the provider read from its c
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,7 +121,7 @@ def read_prices(given: Path | None) -> dict[tuple[str, str], Price]:
 
 
 def _is_price(value: Any) -> bool:
-    return is_number(value) and math.isfinite(value) and value >= 0
+    return is_number(value) and value >= 0
 
 
 def _price(given: Mapping[str, float]) -> Price:

@@ -8,7 +8,6 @@ litellm passes a provider's headers on as `llm_provider-retry-after` and so on; 
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
@@ -17,7 +16,7 @@ from typing import Any
 
 from harn.clock import from_iso
 from harn.errors import HarnError, InvalidOption
-from harn.option_checks import is_number
+from harn.option_checks import is_number, is_whole
 
 RETRYABLE = frozenset({408, 425, 429, 502, 503, 504, 529})
 """Timeout, too early, too many requests, bad gateway, unavailable, gateway timeout, overloaded."""
@@ -48,7 +47,7 @@ TRANSIENT = frozenset(
 PASSED_ON = "llm_provider-"
 """What litellm puts before the name of a provider's header."""
 
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", re.ASCII)
+_PART = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)(ms|s|m|h|d)", re.ASCII)
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
@@ -63,8 +62,8 @@ def wait_in(hint: object, now_ms: int) -> float | None:
     """
     if isinstance(hint, timedelta):
         hint = hint.total_seconds()
-    if is_number(hint):
-        if not math.isfinite(hint) or hint < 0:
+    if is_whole(hint) or isinstance(hint, float):
+        if not is_number(hint) or hint < 0:
             raise InvalidOption("retry_after", hint, "seconds, 0 or more")
         return float(hint)
     if isinstance(hint, str):

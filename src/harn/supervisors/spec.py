@@ -6,7 +6,6 @@ They are checked here and become frozen records; the other modules do not check 
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
@@ -63,7 +62,7 @@ class Restart:
             raise InvalidOption(
                 "max_restarts", self.max_restarts, "0 or more, or None for no limit"
             )
-        if not is_number(self.factor) or not 1 <= self.factor < math.inf:
+        if not is_number(self.factor) or self.factor < 1:
             raise InvalidOption("factor", self.factor, "a number of at least 1")
         keep(self, "factor", float(self.factor))
         for name in ("window_ms", "backoff_ms", "jitter_ms", "max_backoff_ms"):

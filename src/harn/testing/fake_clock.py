@@ -93,7 +93,11 @@ class FakeClock:
         *duration* is `"5m"`, a number of seconds or a timedelta; or give the parts of one
         (`minutes=5`). Cancelling stops the clock where it is.
         """
-        seconds = to_seconds(duration) + timedelta(**parts).total_seconds()
+        try:
+            given = timedelta(**parts)
+        except (OverflowError, ValueError):  # ValueError: NaN
+            raise InvalidOption("duration", parts, "parts that a timedelta can hold") from None
+        seconds = to_seconds(duration) + given.total_seconds()
         if seconds < 0:
             raise InvalidOption("duration", parts, "a time that does not go back")
         target = self._elapsed + seconds
