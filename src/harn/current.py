@@ -8,7 +8,6 @@ gets one in memory, which is closed with the loop.
 from __future__ import annotations
 
 import asyncio
-import weakref
 from collections.abc import AsyncGenerator
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
@@ -21,10 +20,6 @@ from harn.runtime import Runtime
 
 if TYPE_CHECKING:
     from harn.running_context import RuntimeContext
-
-_implicit: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Runtime] = (
-    weakref.WeakKeyDictionary()
-)
 
 _frame_here = current_frame_var.get  # saves an attribute lookup for each call
 
@@ -86,9 +81,10 @@ def _implicit_runtime() -> Runtime:
             "no runtime is open: call this inside harn.run(...), `async with Runtime()`, "
             "or `with run_in_thread()`"
         ) from None
-    runtime = _implicit.get(loop)
+    runtime: Runtime | None = getattr(loop, "harn_runtime", None)
     if runtime is None or runtime.closing:
-        runtime = _implicit[loop] = Runtime()
+        # The loop holds it, and nothing else does: both are freed when the loop is.
+        runtime = loop.harn_runtime = Runtime()  # type: ignore[attr-defined]
         runtime._keeps_nothing = True
         runtime._start()
         _close_with_loop(runtime)

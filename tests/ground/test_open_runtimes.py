@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import json
 import logging
 import os
@@ -14,7 +15,8 @@ import sys
 import textwrap
 import threading
 import urllib.request
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Coroutine
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -189,6 +191,31 @@ def test_each_durable_call_on_an_implicit_runtime_warns(
         asyncio.run(main())
 
     assert len(caplog.records) == 1
+
+
+def closed_by_hand(main: Coroutine[Any, Any, None]) -> None:
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(main)
+    loop.close()
+
+
+@pytest.mark.parametrize("run", [asyncio.run, closed_by_hand])
+def test_an_implicit_runtime_is_freed_with_its_loop(
+    run: Callable[[Coroutine[Any, Any, None]], None],
+) -> None:
+    found: list[weakref.ref[Runtime]] = []
+
+    async def main() -> None:
+        await worker_queue("jobs").enqueue(1)
+        harn.mailbox_open("inbox")
+        found.append(weakref.ref(harn.current_runtime()))
+        gc.collect()
+        assert found[0]() is not None
+
+    run(main())
+    gc.collect()
+
+    assert found[0]() is None
 
 
 async def test_a_runtime_in_memory_that_was_opened_does_not_warn(
