@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
 from pathlib import Path
 from typing import get_args
 
+import msgspec
 import pytest
 
 import harn
+from harn.context import Ambient
 from harn.eventlog import event_log
 from harn.llm.agent import OPTIONS as AGENT_OPTIONS
 from harn.llm.call import LlmOptions
+from harn.llm.llm_stream import LlmStream
 from harn.runtime import RuntimeOptions
 from harn.triggers import PROVIDERS, FlowOptions, MatchOptions
 from harn.triggers.binding import OPTIONS as TRIGGER_OPTIONS
@@ -54,6 +58,7 @@ def test_every_public_name_can_be_imported_and_says_what_it_is(name: str) -> Non
 
 FUTURE = "done cancelled exception add_done_callback remove_done_callback"
 """What `asyncio.wait` and its relatives use of a task."""
+AMBIENT = " ".join(Ambient.__struct_fields__)
 SHOWN = {
     "TaskHandle": f"task_id status wait result cancel {FUTURE}",
     "PoolTask": f"""
@@ -64,7 +69,24 @@ SHOWN = {
         id name max_concurrent scope scope_id created_at submit submit_nowait submit_many size
         snapshot close
     """,
+    "Scope": "spawn defer cancel",
+    "ParallelStream": "aclose",
+    "Subscription": "ready aclose",
+    "LlmSlot": "provider model waited_ms sending settle retry_after feedback",
+    "LlmStream": "name capacity closed send receive try_send try_receive close",
+    "SseStream": "last_event_id receive",
+    "RateLimitGrant": """
+        ok timed_out waited_ms retry_after_ms buckets state_path settle as_dict
+    """,
+    "RuntimeContext": f"""
+        task_id parent_task_id root_task_id task_name task_group_id scope_id {AMBIENT}
+        trace_id span_id context_values cancelled debug as_dict
+    """,
+    "ChildContext": """
+        supervisor_id child_name child_kind attempt restart_count lease_epoch as_dict
+    """,
     "Supervisor": "id name strategy state events wait stop",
+    "Mutex": "",
     "Permit": "kind key permits released release",
     "Channel": "name capacity closed send receive try_send try_receive close",
     "Mailbox": "name scope closed send receive try_receive close metrics",
@@ -79,10 +101,20 @@ async def given_to_a_program() -> list[object]:
     pool = await harn.pool_create(name="pool")
     return [
         harn.spawn(harn.sleep, "1h"),
+        harn.scope(),
+        harn.parallel_each_stream([1], harn.sleep),
+        harn.event_log_subscribe("news"),
+        harn.llm_slot("acme"),
+        LlmStream("answer"),
+        harn.sse_connect("http://localhost/"),
+        await harn.durable_rate_limit_acquire(key="rpm", limit=1),
+        harn.runtime_context(),
+        harn.ChildContext("supervisor_1", "tick", "task", 1, 0),
         pool,
         await pool.submit(harn.sleep, "1h"),
         await harn.supervisor_start(children=[harn.Child("child", lambda ctx: None)]),
         await harn.sync_mutex_acquire("mutex"),
+        harn.mutex("guard"),
         harn.channel(),
         harn.mailbox_open("inbox"),
         harn.shared_cell("cell"),
@@ -100,6 +132,27 @@ async def test_what_a_program_is_given_shows_its_public_names_only(runtime: harn
     }
 
     assert shown == {kind: set(names.split()) for kind, names in SHOWN.items()}
+
+
+TESTED_APART = {"Runtime", "WorkerQueue", "Claim"}
+WITHOUT_OBJECTS = {"Backpressure", "Provider", "PoolHost", "QueueStrategy"}
+"""Namespaces, and protocols that a program implements itself."""
+
+
+def test_every_public_class_with_state_is_in_the_table() -> None:
+    classes = {
+        name: thing
+        for name in harn.__all__
+        if inspect.isclass(thing := getattr(harn, name)) and not issubclass(thing, BaseException)
+    }
+
+    records = {
+        name
+        for name, thing in classes.items()
+        if dataclasses.is_dataclass(thing) or issubclass(thing, msgspec.Struct)
+    }
+
+    assert set(classes) - records <= {*SHOWN, *TESTED_APART, *WITHOUT_OBJECTS}
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

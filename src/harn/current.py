@@ -116,9 +116,9 @@ def runtime_context() -> RuntimeContext:
     >>> asyncio.run(main())
     'task_root'
     """
-    from harn.running_context import RuntimeContext  # its class takes a while to make
+    from harn.running_context import context_of  # its classes take a while to make
 
-    return RuntimeContext.of(calling_frame().task)
+    return context_of(calling_frame().task)
 
 
 def runtime_context_get(key: str, default: Any = None) -> Any:

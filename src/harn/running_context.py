@@ -59,26 +59,26 @@ class RuntimeContext:
     cancelled: bool
     debug: RuntimeDebug
 
-    @classmethod
-    def of(cls, task: Task) -> RuntimeContext:
-        """Describe *task*, and the span that is open here."""
-        trace_id, span_id = current_ids()
-        sources = task.runtime.debug_sources
-        return cls(
-            task_id=task.id,
-            parent_task_id=task.parent.id if task.parent else None,
-            root_task_id=task.root.id,
-            task_name=task.name,
-            task_group_id=task.group_id,
-            scope_id=task.group_id or task.root.id,
-            trace_id=trace_id,
-            span_id=span_id,
-            context_values=dict(task.values),
-            cancelled=task.cancelled,
-            debug=RuntimeDebug(**{name: ask() for name, ask in sources.items()}),
-            **fields_of(task.ambient),
-        )
-
     def as_dict(self) -> dict[str, Any]:
         """Return every field, JSON-ready as far as the context values are."""
         return {**fields_of(self), "debug": asdict(self.debug)}  # which holds records of its own
+
+
+def context_of(task: Task) -> RuntimeContext:
+    """Describe *task*, and the span that is open here."""
+    trace_id, span_id = current_ids()
+    sources = task.runtime.debug_sources
+    return RuntimeContext(
+        task_id=task.id,
+        parent_task_id=task.parent.id if task.parent else None,
+        root_task_id=task.root.id,
+        task_name=task.name,
+        task_group_id=task.group_id,
+        scope_id=task.group_id or task.root.id,
+        trace_id=trace_id,
+        span_id=span_id,
+        context_values=dict(task.values),
+        cancelled=task.cancelled,
+        debug=RuntimeDebug(**{name: ask() for name, ask in sources.items()}),
+        **fields_of(task.ambient),
+    )

@@ -25,11 +25,11 @@ BUFFERED = 64
 class LlmStream(Channel[str]):
     """The channel that `llm_stream` returns; an error of the call is raised after its pieces."""
 
-    __slots__ = ("failure",)
+    __slots__ = ("_failure",)
 
     def __init__(self, name: str) -> None:
         super().__init__(name, BUFFERED)
-        self.failure: BaseException | None = None
+        self._failure: BaseException | None = None
 
     async def receive(self) -> str:
         """Take the next piece; at the end raise `ChannelClosed`, or the error of the call.
@@ -39,8 +39,8 @@ class LlmStream(Channel[str]):
         try:
             return await super().receive()
         except ChannelClosed:
-            if self.failure is not None:
-                raise self.failure from None
+            if self._failure is not None:
+                raise self._failure from None
             raise
 
     def __aiter__(self) -> AsyncIterator[str]:  # type: ignore[override]
@@ -111,7 +111,7 @@ async def _pump(route: Route, request: ModelRequest, pieces: LlmStream) -> None:
     try:
         await _fill(route, request, pieces)
     except Exception as error:
-        pieces.failure = error
+        pieces._failure = error
     finally:
         pieces.close()
 

@@ -19,7 +19,7 @@ delivered at the body's next step and never reaches code after the block.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, KeysView
+from collections.abc import Awaitable, Callable, Iterable, KeysView
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, TypeVarTuple, overload
@@ -108,6 +108,11 @@ class Scope:
         self._interrupted = False
         self._waiter: asyncio.Future[None] | None = None
         self._timer: Timer | None = None
+
+    def __dir__(self) -> Iterable[str]:
+        # The rest is for the tasks that the scope owns, and for the deadlock detector.
+        public = ("cancel", "defer", "spawn")
+        return [*public, *(name for name in super().__dir__() if name.startswith("_"))]
 
     @property
     def tasks(self) -> KeysView[Task]:
