@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from harn.batcher import Entry
-from harn.ratelimit.records import Asking, Correction, Pause, Ticket, Work
+from harn.ratelimit.records import Asking, Correction, LimiterWork, Pause, Ticket
 from harn.ratelimit.waiting_callers import Caller, WaitingCallers
 from harn.ratelimit.wake_times import EPSILON
 
@@ -40,7 +40,7 @@ def work_of(
     *,
     renews: bool,
     rejoins: bool,
-) -> Work:
+) -> LimiterWork:
     """Return the work of *batch* for *owner*, whose *callers* wait with the tickets *known*.
 
     The work also renews the lease of *owner* or puts all tickets back in line, if it is told to.
@@ -50,7 +50,7 @@ def work_of(
         items[type(entry.item)].append(entry.item)
     asking: list[Caller] = items[Caller]
     keys = {want.key for caller in asking for want in caller.wants} if callers else ()
-    return Work(
+    return LimiterWork(
         owner,
         [_asking(caller, now) for caller in asking],
         [each for together in items[Corrections] for each in together.corrections],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
-from harn.ratelimit.records import Granted, Refused, Want
+from harn.ratelimit.records import Granted, NoRoom, Want
 from harn.telemetry.metrics import MOST_LABELS, OTHER, Metrics, Sample
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class LimiterMetrics:
         self._counts: dict[str, list[int]] = {}
         runtime.service(Metrics).add(self.samples)
 
-    def asked(self, wants: Iterable[Want], verdict: Granted | Refused, waited_ms: int) -> None:
+    def asked(self, wants: Iterable[Want], verdict: Granted | NoRoom, waited_ms: int) -> None:
         """Count one acquire, once for each of its buckets."""
         outcome = ADMITTED if isinstance(verdict, Granted) else TIMED_OUT
         for want in wants:

@@ -71,7 +71,7 @@ class Remembered(NamedTuple):
     windows: dict[str, Window]
 
 
-class Work(NamedTuple):
+class LimiterWork(NamedTuple):
     """Everything that one operation is to carry out; requests with tickets come first."""
 
     owner: str
@@ -108,18 +108,18 @@ class Waits(NamedTuple):
     behind: bool
 
 
-class Refused(NamedTuple):
+class NoRoom(NamedTuple):
     """Nothing was charged and no ticket is left; there may be room in *wait* microseconds."""
 
     wait: int
 
 
-Verdict = Granted | Waits | Refused
+Verdict = Granted | Waits | NoRoom
 
 
 @dataclass(slots=True)
 class Done:
-    """The results of a `Work`: a verdict for each request, a row or None for each correction."""
+    """What a `LimiterWork` led to: a verdict for each request, a row or None for a correction."""
 
     now: int
     verdicts: list[Verdict] = field(default_factory=list)

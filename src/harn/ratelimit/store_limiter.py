@@ -33,14 +33,14 @@ from harn.ratelimit.records import (
     Correction,
     Done,
     Granted,
+    LimiterWork,
+    NoRoom,
     Pause,
-    Refused,
     Remembered,
     Ticket,
     Verdict,
     Waits,
     Want,
-    Work,
 )
 from harn.ratelimit.transaction import carry_out
 from harn.ratelimit.waiting_callers import Caller, WaitingCallers
@@ -112,7 +112,7 @@ class StoreLimiter:
         """How many callers of this process wait."""
         return len(self._callers)
 
-    async def ask(self, wants: tuple[Want, ...], timeout: float | None) -> Granted | Refused:
+    async def ask(self, wants: tuple[Want, ...], timeout: float | None) -> Granted | NoRoom:
         """Wait until all of *wants* are charged, or for *timeout* seconds.
 
         Cancelling leaves the line, and releases units that were granted before the cancel arrived.
@@ -226,7 +226,7 @@ class StoreLimiter:
     ) -> Done | None:
         """Carry it out without an await; None, and nothing is done, if that could take long."""
         remembered, self._remembered = self._remembered, NOTHING
-        work = Work(
+        work = LimiterWork(
             self.owner,
             asking,
             corrections,

@@ -16,13 +16,13 @@ from harn.ratelimit.records import (
     Correction,
     Done,
     Granted,
+    LimiterWork,
+    NoRoom,
     Pause,
-    Refused,
     Remembered,
     Verdict,
     Waits,
     Want,
-    Work,
 )
 from harn.ratelimit.stored_window import add_rule, bring_up_to_date, correct_row, freed_at
 from harn.ratelimit.ticket_lines import AHEAD, LEASE_US, TicketLines
@@ -38,7 +38,7 @@ PRUNE_MOST = 512
 
 
 def carry_out(
-    work: Work, read_now: Callable[[], int] | None, is_gone: Callable[[str], bool]
+    work: LimiterWork, read_now: Callable[[], int] | None, is_gone: Callable[[str], bool]
 ) -> Operation[Done]:
     """Carry out *work* at the time of *read_now*, or at the store's own time without it."""
     keys = set(_keys(work))
@@ -93,7 +93,7 @@ def _still_true(remembered: Remembered) -> Operation[Remembered]:
     return remembered if version == remembered.version else Remembered(version, {})
 
 
-def _keys(work: Work) -> Iterator[str]:
+def _keys(work: LimiterWork) -> Iterator[str]:
     for asking in work.asking:
         for want in asking.wants:
             yield want.key
@@ -117,7 +117,7 @@ class Transaction:
         self.windows = windows
         self.lines = lines
 
-    def carry_out(self, work: Work) -> Operation[Done]:
+    def carry_out(self, work: LimiterWork) -> Operation[Done]:
         """Carry out each part of *work* in order, then write what has changed."""
         done = Done(self.now)
         for window in self.windows.values():
@@ -196,7 +196,7 @@ class Transaction:
             return Waits(ticket, wait, behind_other)
         if ticket is not None:
             yield from self.lines.leave(windows, wants, ticket)
-        return Refused(wait)
+        return NoRoom(wait)
 
     def _fits(self, windows: Sequence[Window], wants: Sequence[Want]) -> bool:
         for window, want in zip(windows, wants, strict=True):

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from harn.ratelimit.records import Granted, Refused, Ticket, Want
+from harn.ratelimit.records import Granted, NoRoom, Ticket, Want
 from harn.sync import WAITING, Waiter, WaitQueue
 
 TOGETHER = 64
@@ -25,7 +25,7 @@ class Caller(Waiter):
     """
 
     ticket: int | None = None
-    verdict: Granted | Refused | None = None
+    verdict: Granted | NoRoom | None = None
     is_asked = False
     """Whether the operation under way asks for it."""
     ask_at: float | None = None
