@@ -407,8 +407,9 @@ def may_import_in_storage(here: str, name: str) -> bool:
     ids=lambda path: str(path.relative_to(SOURCE)),
 )
 def test_storage_is_entered_by_its_doors(path: Path) -> None:
-    for name, line in storage_names(ast.parse(path.read_text()), package_of(path)):
-        assert is_through_a_door(name), f"{path}:{line} imports {name}"
+    names = storage_names(ast.parse(path.read_text()), package_of(path))
+
+    assert [(name, line) for name, line in names if not is_through_a_door(name)] == []
 
 
 @pytest.mark.parametrize(
@@ -419,8 +420,9 @@ def test_storage_is_entered_by_its_doors(path: Path) -> None:
 def test_a_room_inside_storage_imports_only_what_lies_below_it(path: Path) -> None:
     here = str(path.relative_to(STORAGE).with_suffix(""))
 
-    for name, line in storage_names(ast.parse(path.read_text()), package_of(path)):
-        assert may_import_in_storage(here, name), f"{path}:{line} imports {name}"
+    names = storage_names(ast.parse(path.read_text()), package_of(path))
+
+    assert [(name, line) for name, line in names if not may_import_in_storage(here, name)] == []
 
 
 @pytest.mark.parametrize(
@@ -558,5 +560,8 @@ def test_a_name_of_a_door_is_no_other_module_of_its_room(room: Path) -> None:
     [door] = [node for node in tree.body if isinstance(node, ast.If)]
 
     modules = {path.stem for path in room.glob("*.py")}
-    for module, names in for_python(door).items():
+    table = for_python(door)
+
+    assert table
+    for module, names in table.items():
         assert {*names} & modules <= ({*names} if module == "." else {module})

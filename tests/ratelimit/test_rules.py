@@ -56,6 +56,7 @@ async def test_R6_a_rule_holds_while_its_caller_waits(world: Runtime, clock: Fak
         granted.append((second, sum(task.done() for task in (*line, strict))))
     await asyncio.gather(*line, strict)
 
+    assert granted[-1] == (39, 4)
     for first, before in granted:
         after = [done for second, done in granted if second < first + 10]
         assert after[-1] - before <= 2, "two in five seconds, as the one who waits has asked"

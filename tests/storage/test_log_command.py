@@ -123,11 +123,20 @@ def test_importing_over_records_is_refused_and_can_be_resumed(
     assert contents(target) == before
 
 
-@pytest.mark.parametrize("text", ["", "hello\n", "[]\n", "{}\n", '{"harn_export":999}\n'])
-def test_what_is_no_export_is_refused(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "it is empty"),
+        ("hello\n", "cannot be read"),
+        ("[]\n", "cannot be read"),
+        ("{}\n", "no 'harn_export'"),
+        ('{"harn_export":999}\n', "a newer harn"),
+    ],
+)
+def test_what_is_no_export_is_refused(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "x").write_text(text)
 
-    with pytest.raises(HarnError):
+    with pytest.raises(HarnError, match=said):
         harn_log("import", str(tmp_path / "x"), "--storage", f"sqlite:///{tmp_path}/b.sqlite")
 
 

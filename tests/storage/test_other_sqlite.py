@@ -57,7 +57,8 @@ async def test_a_store_that_is_open_here_is_refused_by_any_spelling(
             with pytest.raises(StorageError, match=r"await runtime\.backup\(path\)"):
                 sqlite3.connect(each, uri=str(each).startswith("file:"))
 
-        await runtime.event_log.emit("a", "k", 2)
+        event = await runtime.event_log.emit("a", "k", 2)
+        assert event.id == 2
 
 
 async def test_everything_else_may_be_opened_meanwhile(path: Path, tmp_path: Path) -> None:

@@ -127,6 +127,7 @@ async def test_an_event_is_dispatched_although_its_takeover_was_cancelled(lastin
         events = [asyncio.ensure_future(channel_emit("x", n)) for n in range(6)]
         await asyncio.gather(*events)
         envelopes = list(first.service(Triggers).dispatcher.running)
+    assert len(envelopes) == 6
 
     async with Runtime(storage=lasting_url) as second:
         triggers = second.service(Triggers)

@@ -11,7 +11,15 @@ from typing import Any
 
 import pytest
 
-from harn import Job, RetryPolicy, Runtime, drain, event_log_read, worker_queue
+from harn import (
+    Job,
+    RetryPolicy,
+    Runtime,
+    StorageError,
+    drain,
+    event_log_read,
+    worker_queue,
+)
 from harn.orchestrator import explain
 from harn.telemetry.tracebacks import MOST_TRACEBACK, traceback_text
 from harn.testing import FakeClock
@@ -184,7 +192,7 @@ async def test_a_failure_that_the_store_did_not_take_is_logged(
             await queue.store.driver.aclose()
             raise Broken("and no store")
 
-        with pytest.raises(Exception):
+        with pytest.raises(StorageError, match="is closed"):
             await drain("jobs", handler)
         assert not runtime.closing
 
