@@ -15,6 +15,58 @@
 
 Everything public is importable from here and loaded when it is first used, so that `import harn`
 costs nothing and the command line starts at once. `__init__.pyi` tells type checkers the same.
+
+The ground, on which every room stands:
+
+    runtime.py          what the tasks of one program share; run_main.py, `harn.run`
+    current.py          which runtime a call belongs to; open_runtimes.py, those of this process
+    context.py          the running task, and the work that it belongs to
+    running_context.py  the same as `runtime_context()` shows it
+    clock.py            the time, and what wakes at a time
+    settings.py         every HARN_* variable; duration.py, times as people write them
+    topics.py           every topic and record kind of the log
+    errors.py           every error and its code; error_text.py, an error as bounded text
+    ids.py              new ids, and ids computed from names; naming.py, which names are allowed
+    option_checks.py    numbers and words that a caller gives, checked
+    records.py          a record as a dict; front_door.py, names loaded at their first use
+
+    durable_calls.py    `@durable`: functions that stored data may name, and their calls as data
+    durable_work.py     the job or pool task that a task works for
+    durable_types.py    pydantic models in such calls; pydantic_types.py, pydantic if it is there
+    exact_json.py       JSON that reads back as the same value
+    retry_policy.py     how long a failed job waits, and what makes it dead at once
+
+    graceful_stop.py    ends a task's wait, once; stopping.py, how a signal stops a program
+    teardown.py         ends owned tasks, runs cleanups, chooses the error to raise
+    quiescence.py       whether anything could still wake an event loop
+    event_loop.py       which event loop runs here; running_processes.py, which processes do
+    unsettled.py        `unsettled_state`; unsettled_sources.py, where it asks
+    batcher.py          callers that meet share the next operation
+
+    private_files.py    files that only their owner may use; file_sync.py, until they are on disk
+    masking.py          URLs without passwords; escaping.py, text without control characters
+    plurals.py          "1 job", "2 jobs"; __main__.py, `python -m harn`
+    telemetry/          metrics, spans and log lines
+
+The rooms above it, each of which lists its files in the same way:
+
+    tasks/              structured concurrency: spawn, scope, parallel, deadline, defer
+    sync/               channels, mailboxes, permits, shared values, the deadlock detector
+    storage/            the store: the log and its indexes, on each engine
+    eventlog/           the event log as users see it
+
+    pools/              agent pools: slots, queues, backpressure, journals
+    workers/            worker queues: jobs, claims, consumers, fair share
+    supervisors/        children that are kept running
+    ratelimit/          limits, budgets and prices that hold across processes
+    state/              stored values, and the steps of durable work
+
+    triggers/           an event finds its handlers
+    llm/                model calls, tools, the agent loop
+    orchestrator/       runs the triggers and queues of a manifest
+    portal/             HTTP: pages, webhooks, operators' verbs
+    cli/                the command line
+    testing/            clocks, loops and providers for tests
 """
 
 from __future__ import annotations
