@@ -35,10 +35,10 @@ class Restart:
     """When a child that has ended is started again, and when it is not.
 
     *mode* is `never`, `on_failure` or `always`. At most *max_restarts* (None: no limit) happen in
-    any *window_ms*; with a window of 0 all restarts of the child count. The n-th restart waits
-    `backoff_ms * factor**n`, at most *max_backoff_ms*, plus a jitter of up to *jitter_ms* that is
-    the same in every run. With *circuit_open_ms*, a child that has used up its restarts is tried
-    again after that time; without it, the child is not started again.
+    any *window_ms*; with a window of 0 all restarts of the child count. After n restarts the next
+    one waits `backoff_ms * factor**n`, at most *max_backoff_ms*, plus a jitter of up to *jitter_ms*
+    that is the same in every run. With *circuit_open_ms*, a child that has used up its restarts is
+    tried again after that time; without it, the child is not started again.
 
     >>> Restart(max_restarts=3, backoff_ms="1s").backoff_ms
     1000
