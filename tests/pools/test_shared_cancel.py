@@ -11,7 +11,7 @@ import pytest
 import harn
 from harn import Pool, Runtime
 from harn.pools import leaked_slots
-from harn.pools.shared_pool_slots import SharedSlots
+from harn.pools.shared_pool_slots import SharedPoolSlots
 from harn.storage import Store
 from harn.storage.log import compare
 from harn.storage.queue.shared_pools import (
@@ -49,9 +49,9 @@ async def gate(processes: list[Process]) -> Any:
     gates["a"].set()
 
 
-def slots_of(pool: Pool) -> SharedSlots:
+def slots_of(pool: Pool) -> SharedPoolSlots:
     slots = pool._slots
-    assert isinstance(slots, SharedSlots)
+    assert isinstance(slots, SharedPoolSlots)
     return slots
 
 

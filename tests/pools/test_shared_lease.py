@@ -13,7 +13,7 @@ from harn import Pool, StorageBusy, backpressure_queue, pool_wait
 from harn.pools import leaked_slots
 from harn.pools.shared_ends import Ending, TaskClaim
 from harn.pools.shared_follow import Follower
-from harn.pools.shared_pool_slots import SharedSlots
+from harn.pools.shared_pool_slots import SharedPoolSlots
 from harn.pools.shared_process import PoolProcess
 from harn.storage.queue import Settlement, SettlementResult
 from tests.pools.shared_processes import Process, gates, held, open_held, ran, until
@@ -25,9 +25,9 @@ async def noted(name: str) -> str:
     return name
 
 
-def slots_of(pool: Pool) -> SharedSlots:
+def slots_of(pool: Pool) -> SharedPoolSlots:
     slots = pool._slots
-    assert isinstance(slots, SharedSlots)
+    assert isinstance(slots, SharedPoolSlots)
     return slots
 
 

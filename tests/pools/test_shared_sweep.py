@@ -15,7 +15,7 @@ import harn
 from harn import Pool, Runtime, backpressure_queue, pool_create, pool_wait, spawn
 from harn.cli import invoke
 from harn.pools import leaked_slots
-from harn.pools.shared_pool_slots import SharedSlots
+from harn.pools.shared_pool_slots import SharedPoolSlots
 from harn.storage import Store
 from harn.storage.log import compare
 from tests.pools.shared_processes import Process
@@ -44,9 +44,9 @@ async def processes(tmp_path: Path) -> AsyncIterator[list[Process]]:
         yield [Process(first), Process(second)]
 
 
-def slots_of(pool: Pool) -> SharedSlots:
+def slots_of(pool: Pool) -> SharedPoolSlots:
     slots = pool._slots
-    assert isinstance(slots, SharedSlots)
+    assert isinstance(slots, SharedPoolSlots)
     return slots
 
 

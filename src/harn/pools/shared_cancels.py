@@ -15,7 +15,7 @@ from harn.pools.shared_work import Cancel, Withdraw
 from harn.pools.worker import Worker
 
 if TYPE_CHECKING:
-    from harn.pools.shared_pool_slots import SharedSlots
+    from harn.pools.shared_pool_slots import SharedPoolSlots
     from harn.pools.task import PoolTask
 
 
@@ -24,7 +24,7 @@ class Cancels:
 
     __slots__ = ("_slots",)
 
-    def __init__(self, slots: SharedSlots) -> None:
+    def __init__(self, slots: SharedPoolSlots) -> None:
         self._slots = slots
 
     def cancel(self, task: PoolTask) -> None:

@@ -14,7 +14,7 @@ from harn.pools.shared_records import read_record, task_of
 from harn.storage.queue import shared_pools
 
 if TYPE_CHECKING:
-    from harn.pools.shared_pool_slots import SharedSlots
+    from harn.pools.shared_pool_slots import SharedPoolSlots
     from harn.pools.shared_records import StoredTask
     from harn.pools.task import PoolTask
 
@@ -24,7 +24,7 @@ class TaskChanges:
 
     __slots__ = ("_slots",)
 
-    def __init__(self, slots: SharedSlots) -> None:
+    def __init__(self, slots: SharedPoolSlots) -> None:
         self._slots = slots
 
     def apply(self, job: shared_pools.StoredJob) -> None:

@@ -26,7 +26,7 @@ from harn.pools.task import PoolTask, Reloaded
 from harn.storage.queue import shared_pools
 
 if TYPE_CHECKING:
-    from harn.pools.shared_pool_slots import SharedSlots
+    from harn.pools.shared_pool_slots import SharedPoolSlots
 
 logger: logging.Logger = logging.getLogger("harn.pools")
 
@@ -56,7 +56,7 @@ class Ending(End):
 
     def __init__(
         self,
-        slots: SharedSlots,
+        slots: SharedPoolSlots,
         task: PoolTask,
         claim: TaskClaim,
         settlement: shared_pools.Settlement,
@@ -113,7 +113,7 @@ class Ending(End):
 
 
 def ending_of(
-    slots: SharedSlots,
+    slots: SharedPoolSlots,
     task: PoolTask,
     claim: TaskClaim,
     status: TaskStatus,

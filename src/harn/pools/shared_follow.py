@@ -22,7 +22,7 @@ from harn.teardown import retrieve
 from harn.topics import by_others, queue_topics
 
 if TYPE_CHECKING:
-    from harn.pools.shared_pool_slots import SharedSlots
+    from harn.pools.shared_pool_slots import SharedPoolSlots
 
 logger: logging.Logger = logging.getLogger("harn.pools")
 
@@ -40,7 +40,7 @@ CLAIM_WITHIN = 0.02
 class Follower:
     """Keeps the mirror of one pool up to date, from `begin` until `stop`."""
 
-    def __init__(self, slots: SharedSlots, opened: shared_pools.PoolOpened) -> None:
+    def __init__(self, slots: SharedPoolSlots, opened: shared_pools.PoolOpened) -> None:
         self._slots = slots
         self._queue = slots.queue_name
         topics = queue_topics(self._queue)

@@ -22,7 +22,7 @@ from harn.pools.persistence import durable_call_of
 from harn.pools.pool import Pool
 from harn.pools.self_deadlock import began_waiting, ended_waiting
 from harn.pools.shared_follow import Follower
-from harn.pools.shared_pool_slots import SharedSlots
+from harn.pools.shared_pool_slots import SharedPoolSlots
 from harn.pools.shared_records import SharedSubmitted, settings_of
 from harn.pools.shared_submits import TaskSubmit
 from harn.pools.submit_many import Call, check_count, closures_of, refuse_key
@@ -43,11 +43,11 @@ class SharedPool(Pool):
     __slots__ = ("_follower",)
 
     max_concurrent: int
-    _slots: SharedSlots
+    _slots: SharedPoolSlots
     _follower: Follower
 
-    def _make_slots(self, runtime: Runtime, options: PoolOptions, id: str) -> SharedSlots:
-        return SharedSlots(runtime, options, id)
+    def _make_slots(self, runtime: Runtime, options: PoolOptions, id: str) -> SharedPoolSlots:
+        return SharedPoolSlots(runtime, options, id)
 
     async def open(self) -> None:
         """Open the pool in the store. Cancelling leaves it closed."""

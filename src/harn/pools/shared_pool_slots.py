@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from harn.pools.shared_follow import Follower
 
 
-class SharedSlots(Slots):
+class SharedPoolSlots(Slots):
     """The tasks of a shared pool, and the workers of those that run in this process."""
 
     linger: int = 0

@@ -19,7 +19,7 @@ from harn.pools.shared_work import Submit
 from harn.pools.worker import Worker
 
 if TYPE_CHECKING:
-    from harn.pools.shared_pool_slots import SharedSlots
+    from harn.pools.shared_pool_slots import SharedPoolSlots
     from harn.pools.task import PoolTask
 
 
@@ -28,7 +28,7 @@ class SharedRecovery:
 
     __slots__ = ("_is_looking", "_is_unsure", "_items", "_sending", "_slots", "left", "lost")
 
-    def __init__(self, slots: SharedSlots) -> None:
+    def __init__(self, slots: SharedPoolSlots) -> None:
         self._slots = slots
         self._items: list[Submit | Callable[[], None]] = []
         self._sending: asyncio.Task[None] | None = None

@@ -14,7 +14,7 @@ from harn.teardown import retrieve
 
 if TYPE_CHECKING:
     from harn.pools.shared_ends import TaskClaim
-    from harn.pools.shared_pool_slots import SharedSlots
+    from harn.pools.shared_pool_slots import SharedPoolSlots
     from harn.pools.task import PoolTask
 
 
@@ -23,7 +23,9 @@ class SharedTaskSteps:
 
     __slots__ = ("_claim", "_slots", "_store", "_task", "steps", "used_tokens")
 
-    def __init__(self, slots: SharedSlots, task: PoolTask[Any], claim: TaskClaim | None) -> None:
+    def __init__(
+        self, slots: SharedPoolSlots, task: PoolTask[Any], claim: TaskClaim | None
+    ) -> None:
         self._slots = slots
         self._store: Store = slots.runtime.service(Store)
         self._task = task
