@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import contextvars
 import functools
+import gc
 import inspect
 import threading
 from pathlib import Path
@@ -834,6 +835,27 @@ async def test_P9_a_closure_that_submits_into_its_own_full_queue_is_told() -> No
     with pytest.raises(PoolTaskFailed) as caught:
         await task
     assert isinstance(caught.value.__cause__, DeadlockError)
+
+
+async def test_closing_a_pool_ends_no_wait_that_was_refused() -> None:
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, about: complaints.append(about))
+
+    async def use() -> None:
+        pool = await pool_create(max_concurrent=1, backpressure=backpressure_queue(1))
+
+        async def nested() -> None:
+            await pool.submit(nothing)
+            with pytest.raises(DeadlockError):
+                await pool.submit(nothing)
+
+        await (await pool.submit(nested))
+        await pool.close()
+
+    await use()
+    gc.collect()  # an exception that no task has retrieved is only told when it is collected
+
+    assert complaints == []
 
 
 async def test_P9_nested_work_is_fine_while_a_slot_is_free() -> None:

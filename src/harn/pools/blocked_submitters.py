@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from harn.pools.self_deadlock import SelfWaits, began_waiting, ended_waiting
-from harn.sync import GRANTED, Waiter, WaitQueue
+from harn.sync import GRANTED, WAITING, Waiter, WaitQueue
 
 
 class BlockedSubmitters:
@@ -68,5 +68,6 @@ class BlockedSubmitters:
     def turn_away(self, error: Callable[[], Exception]) -> None:
         """End the wait of each submitter with an exception of its own."""
         for waiter in self._waiters:
-            if not waiter.future.done():
+            # One that was refused its wait has left, and retrieves no exception.
+            if waiter.state == WAITING and not waiter.future.done():
                 waiter.future.set_exception(error())
