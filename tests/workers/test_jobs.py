@@ -29,7 +29,7 @@ from harn.context import current_frame_var
 from harn.errors import HarnError, StorageCorrupt
 from harn.storage import MAX_PAYLOAD, Store, log
 from harn.storage.log.rebuild import compare
-from harn.storage.queue import JobIndex, job_control, job_states
+from harn.storage.queue import JobIndex, job_control, stored_jobs
 from harn.testing import FakeClock
 from harn.workers.job_results import JobResults
 from tests.sweep import Run, sweep
@@ -310,7 +310,9 @@ def count_looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return a list that gets how many jobs each look at the store, or read of jobs, is about."""
     counts: list[int] = []
     for name in ("settled_among", "read_jobs"):
-        monkeypatch.setattr(job_states, name, partial(_counted, getattr(job_states, name), counts))
+        monkeypatch.setattr(
+            stored_jobs, name, partial(_counted, getattr(stored_jobs, name), counts)
+        )
     return counts
 
 
@@ -400,7 +402,7 @@ async def test_a_job_that_cannot_be_read_spoils_no_other_result(
         return look(name, ids)
 
     for name in ("settled_among", "read_jobs"):
-        monkeypatch.setattr(job_states, name, partial(damaged, getattr(job_states, name)))
+        monkeypatch.setattr(stored_jobs, name, partial(damaged, getattr(stored_jobs, name)))
     results = [receipt.result() for receipt in receipts]
     first, second, third = await asyncio.gather(*results, return_exceptions=True)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from harn.durable_work import StepRecord
 from harn.errors import ClaimLost
 from harn.storage import Store
-from harn.storage.queue import Settlement, job_states, settle_claims
+from harn.storage.queue import Settlement, settle_claims, stored_jobs
 from harn.teardown import retrieve
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class SharedTaskSteps:
 
         Cancelling leaves nothing behind.
         """
-        recipe = partial(job_states.read_steps, self._slots.queue_name, self._task._extras.ticket)
+        recipe = partial(stored_jobs.read_steps, self._slots.queue_name, self._task._extras.ticket)
         return await self._store.run(recipe, write=False)
 
     async def record_step(self, step: StepRecord) -> None:

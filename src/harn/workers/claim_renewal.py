@@ -20,7 +20,7 @@ from harn.errors import HarnError
 from harn.stopping import last_calls
 from harn.storage import Store
 from harn.storage.leases import Heartbeat
-from harn.storage.queue import Settlement, SettlementResult, job_states, settle_claims
+from harn.storage.queue import Settlement, SettlementResult, settle_claims, stored_jobs
 from harn.unsettled_sources import PartialHandoff, UnsettledSources
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class ClaimRenewal:
         for one in list(self._held.values()):
             by_queue[one.claim.job.queue][one.claim.job.id] = one
         for queue, held in by_queue.items():
-            look = partial(job_states.settled_among, queue, sorted(held))
+            look = partial(stored_jobs.settled_among, queue, sorted(held))
             for job in (await self._beat.run(look, by=by)).jobs:
                 self._lose(held[job.id], "the job was cancelled")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from harn.errors import HarnError
 from harn.storage import Store
-from harn.storage.queue import QueueWork, job_states, work_on
+from harn.storage.queue import QueueWork, stored_jobs, work_on
 from harn.workers.job_state import JobState, job_state
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 READ_AT_ONCE = 100
 """Jobs that are read together at most."""
 
-Reads = dict[int, list[asyncio.Future[job_states.StoredJob | None]]]
+Reads = dict[int, list[asyncio.Future[stored_jobs.StoredJob | None]]]
 
 
 class JobReads:
@@ -38,7 +38,7 @@ class JobReads:
         if isinstance(key, int):
             return key
         while True:
-            found = await self._store.run(partial(job_states.find_ticket, queue, key), write=False)
+            found = await self._store.run(partial(stored_jobs.find_ticket, queue, key), write=False)
             if found.job_id is not None or not found.is_waiting:
                 return found.job_id
             work = QueueWork(dedupe_ms=self._runtime.settings.dedupe_window_ms)
@@ -52,7 +52,7 @@ class JobReads:
         id = key if isinstance(key, int) else await self.id_of(queue, key)
         if id is None:
             return None
-        found = await self._store.submit(partial(job_states.read_jobs, queue, (id,)), write=False)
+        found = await self._store.submit(partial(stored_jobs.read_jobs, queue, (id,)), write=False)
         return job_state(queue, found[0]) if found else None
 
     async def state_together(self, queue: str, id: int) -> JobState | None:
@@ -60,7 +60,7 @@ class JobReads:
 
         Cancelling leaves nothing behind; the others get their answers.
         """
-        asked: asyncio.Future[job_states.StoredJob | None] = self._runtime.loop.create_future()
+        asked: asyncio.Future[stored_jobs.StoredJob | None] = self._runtime.loop.create_future()
         if queue not in self._reads:
             self._reads[queue] = {}
             self._runtime.loop.call_soon(self._read_together, queue)
@@ -77,7 +77,7 @@ class JobReads:
         for start in range(0, len(ids), READ_AT_ONCE):
             some = {id: reads[id] for id in ids[start : start + READ_AT_ONCE]}
             try:
-                look = partial(job_states.read_jobs, queue, [*some])
+                look = partial(stored_jobs.read_jobs, queue, [*some])
                 read = self._store.submit(look, write=False)
             except HarnError as error:
                 _tell(some, error)
@@ -85,7 +85,7 @@ class JobReads:
                 read.add_done_callback(partial(_answer, some))
 
 
-def _answer(reads: Reads, read: asyncio.Future[list[job_states.StoredJob]]) -> None:
+def _answer(reads: Reads, read: asyncio.Future[list[stored_jobs.StoredJob]]) -> None:
     """Give each caller the job that it asked for, None if there is none."""
     error = HarnError("the read was given up") if read.cancelled() else read.exception()
     if error is not None:

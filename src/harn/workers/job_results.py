@@ -19,7 +19,7 @@ import msgspec
 
 from harn.errors import HarnError
 from harn.storage import Store, log
-from harn.storage.queue import QueueDone, Settlement, job_states
+from harn.storage.queue import QueueDone, Settlement, stored_jobs
 from harn.topics import queue_topics
 from harn.workers.awaited_jobs import Awaited, Ended
 from harn.workers.job_reads import JobReads
@@ -182,7 +182,7 @@ class JobResults:
         awaited: Awaited,
         ids: Sequence[int],
         are_all: bool,
-        look: asyncio.Future[job_states.SettledJobs],
+        look: asyncio.Future[stored_jobs.SettledJobs],
     ) -> None:
         if look.cancelled() or look.exception() is not None:
             self._read_alone(awaited, ids)
@@ -192,7 +192,7 @@ class JobResults:
             self._watch(awaited)
 
     def _tell_ended(
-        self, awaited: Awaited, look: job_states.SettledJobs, *, all_up_to_here: bool
+        self, awaited: Awaited, look: stored_jobs.SettledJobs, *, all_up_to_here: bool
     ) -> None:
         awaited.saw(look.noted, all_up_to_here=all_up_to_here)
         for job in look.jobs:
@@ -215,7 +215,7 @@ def _closed(queue: str, id: int) -> HarnError:
 
 def _look(queue: str, ids: Iterable[int]) -> Any:
     """Return the recipe that looks which of the jobs *ids* are settled."""
-    return partial(job_states.settled_among, queue, sorted(set(ids)))
+    return partial(stored_jobs.settled_among, queue, sorted(set(ids)))
 
 
 def _outcome_in(response: bytes) -> bytes | None:

@@ -10,7 +10,7 @@ from harn.durable_work import shown_step
 from harn.errors import JobCancelled, JobError, JobFailed
 from harn.records import Record, fields_of
 from harn.storage import decode
-from harn.storage.queue import PRIORITIES, STATES, job_states
+from harn.storage.queue import PRIORITIES, STATES, stored_jobs
 
 Status = Literal["ready", "scheduled", "in_flight", "acked", "dead", "purged", "cancelled"]
 
@@ -103,7 +103,7 @@ class JobState(Record, msgspec.Struct, frozen=True):
         return {**fields_of(self), "steps": [each.as_dict() for each in self.steps]}
 
 
-def job_state(queue: str, job: job_states.StoredJob) -> JobState:
+def job_state(queue: str, job: stored_jobs.StoredJob) -> JobState:
     """Return *job* as an application sees it."""
     record = _read(job.record)
     answer = _read(job.answer)
@@ -143,14 +143,14 @@ def _steps(kept: str | None) -> tuple[JobStep, ...]:
     return tuple(JobStep(shown_step(name), *about) for name, *about in decode(kept))
 
 
-def _status(job: job_states.StoredJob) -> Status:
+def _status(job: stored_jobs.StoredJob) -> Status:
     """Return the status at this moment: an expiry or a due time may not be written yet."""
     is_due = job.wake_at is not None and job.now is not None and job.wake_at <= job.now
     status = _STATUS[STATES[job.state]]
     return "ready" if is_due and status in ("scheduled", "in_flight") else status
 
 
-def _failure(job: job_states.StoredJob, answer: dict[str, Any]) -> tuple[str | None, str | None]:
+def _failure(job: stored_jobs.StoredJob, answer: dict[str, Any]) -> tuple[str | None, str | None]:
     state = STATES[job.state]
     if state in ("acked", "purged") or (not job.attempts and state != "cancelled"):
         return None, None

@@ -32,8 +32,8 @@ from harn.storage.queue import (
     QueueCounts,
     Settlement,
     job_control,
-    job_states,
     queue_names,
+    stored_jobs,
 )
 from harn.teardown import retrieve
 from harn.topics import QueueTopics, check_queue_name, queue_topics
@@ -388,9 +388,9 @@ class WorkerQueue:
 
         Cancelling leaves nothing behind.
         """
-        if status is not None and status not in job_states.STATUSES:
-            accepted = f"one of {', '.join(job_states.STATUSES)}, or None"
-            near = did_you_mean(status, job_states.STATUSES)
+        if status is not None and status not in stored_jobs.STATUSES:
+            accepted = f"one of {', '.join(stored_jobs.STATUSES)}, or None"
+            near = did_you_mean(status, stored_jobs.STATUSES)
             raise InvalidOption("status", status, accepted + near)
         check_name("tenant_id", tenant_id)
         whole_number("after", after, least=0)
@@ -398,7 +398,7 @@ class WorkerQueue:
         self.runtime.check_here()
         if after > LAST_ID:
             return []
-        look = partial(job_states.page_of_jobs, self.name, status, tenant_id, after, limit)
+        look = partial(stored_jobs.page_of_jobs, self.name, status, tenant_id, after, limit)
         page = await self.store.run(look, write=False)
         if page.has_waiting:
             await enter_committed(self.runtime, self.name)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from harn.context import Frame, WorkTask
 from harn.durable_work import StepRecord
 from harn.graceful_stop import asked, is_stop
-from harn.storage.queue import SettlementResult, job_states
+from harn.storage.queue import SettlementResult, stored_jobs
 from harn.tasks import TaskHandle, take_over
 from harn.workers.failures import Failure
 from harn.workers.held_claim import Claim
@@ -127,7 +127,7 @@ class RunningJob:
         """
         job = self.claim.job
         return await self.consumer.queue.store.run(
-            partial(job_states.read_steps, job.queue, job.id), write=False
+            partial(stored_jobs.read_steps, job.queue, job.id), write=False
         )
 
     def record_step(self, step: StepRecord) -> Awaitable[None]:

@@ -13,7 +13,7 @@ from harn.clock import iso
 from harn.runtime import Runtime
 from harn.storage import Operation, Store, decode
 from harn.storage.log import head, read
-from harn.storage.queue import JobView, job_states
+from harn.storage.queue import JobView, stored_jobs
 from harn.topics import queue_topics
 
 PAGE = 200
@@ -56,7 +56,7 @@ async def _last(runtime: Runtime, queue: str, view: JobView) -> dict[str, Any] |
     if view.held:
         return {**attempt, "status": "running", "consumer_id": view.consumer}
     stored = await runtime.service(Store).run(
-        lambda: job_states.read_jobs(queue, [view.id]), write=False
+        lambda: stored_jobs.read_jobs(queue, [view.id]), write=False
     )
     answer = decode(stored[0].answer) if stored and stored[0].answer else None
     if view.settled_at is None or not isinstance(answer, dict) or answer.get("error") is not None:

@@ -20,9 +20,9 @@ from harn.storage.queue import (
     STATES,
     JobView,
     QueueCounts,
-    job_states,
     job_views,
     shown_key,
+    stored_jobs,
 )
 from harn.workers import SchedulerPolicy, WorkerQueue, consumers, consumers_for, rank
 
@@ -59,7 +59,7 @@ async def explain(runtime: Runtime, queue: str, job_id: int) -> dict[str, Any]:
 
 async def _last_failure(store: Store, queue: str, view: JobView) -> dict[str, Any]:
     """Read what the job's last response says of its failure."""
-    for job in await store.run(lambda: job_states.read_jobs(queue, [view.id]), write=False):
+    for job in await store.run(lambda: stored_jobs.read_jobs(queue, [view.id]), write=False):
         response = decode(job.answer) if job.answer else None
         if isinstance(response, dict) and response.get("error") is not None:
             names = ("error", "error_type", "error_message", "traceback")

@@ -14,7 +14,7 @@ from harn.orchestrator.views.recent_starts import recent_starts
 from harn.plurals import counted
 from harn.runtime import Runtime
 from harn.storage import Store
-from harn.storage.queue import QueueCounts, ShareCounts, job_states, list_shares, shown_key
+from harn.storage.queue import QueueCounts, ShareCounts, list_shares, shown_key, stored_jobs
 from harn.workers import JobState, SchedulerPolicy, consumers, consumers_for
 
 
@@ -81,18 +81,18 @@ async def waiting_of(
     facts = await queue_facts(runtime, counts, functions)
     ids = [job.id for job in unsettled]
     places = await runtime.service(Store).run(
-        lambda: job_states.places_of(counts.queue_id, ids, facts.by_key), write=False
+        lambda: stored_jobs.places_of(counts.queue_id, ids, facts.by_key), write=False
     )
     return {job.id: _shown(facts, job, places.get(job.id)) for job in unsettled}
 
 
-def _shown(facts: QueueFacts, job: JobState, place: job_states.JobPlace | None) -> dict[str, Any]:
+def _shown(facts: QueueFacts, job: JobState, place: stored_jobs.JobPlace | None) -> dict[str, Any]:
     waiting = waiting_job(facts, job, place)
     start = predicted_start(waiting, facts.pace)
     return {"why": _why(facts, job, waiting), "start": start.as_dict()}
 
 
-def waiting_job(facts: QueueFacts, job: JobState, place: job_states.JobPlace | None) -> Waiting:
+def waiting_job(facts: QueueFacts, job: JobState, place: stored_jobs.JobPlace | None) -> Waiting:
     """Return what the prediction needs to know of *job*."""
     key = place.key if place is not None else ""
     return Waiting(

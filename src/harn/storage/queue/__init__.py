@@ -27,7 +27,7 @@ share_keys.py      the shares' keys, their cap, what a pick costs, and when idle
 read_queue.py      a queue's row, read without changing the queue
 job_views.py       counts of a queue and its keys, and one job's place in it
 job_steps.py       the steps of a job, recorded under its claim
-job_states.py      jobs as an application sees them: by id, or a page of them
+stored_jobs.py     jobs as an application sees them: by id, or a page of them
 gathered_records.py records that an operation gathers
 shared_pools.py    all that a shared pool needs of its queue
 pool_work.py       a shared pool: end, cancel, admit, submit and start its tasks, in one transaction
@@ -55,11 +55,11 @@ if TYPE_CHECKING:
         claimable,
         job_charges,
         job_control,
-        job_states,
         job_views,
         retention,
         share_tree,
         shared_pools,
+        stored_jobs,
     )
     from harn.storage.queue.claim import (
         Claimed,
@@ -104,8 +104,8 @@ else:
         __name__,
         {
             ".": """
-                claimable job_charges job_control job_states job_views retention share_tree
-                shared_pools
+                claimable job_charges job_control job_views retention share_tree
+                shared_pools stored_jobs
             """,
             "claim": "Claimed QueueDone QueueWork settle_claims work_on",
             "dead_leases": "end_claims_of",
@@ -153,7 +153,6 @@ __all__ = [
     "in_flight_by_lease",
     "job_charges",
     "job_control",
-    "job_states",
     "job_views",
     "list_shares",
     "queue_names",
@@ -163,6 +162,7 @@ __all__ = [
     "share_tree",
     "shared_pools",
     "shown_key",
+    "stored_jobs",
     "waiting_functions",
     "work_on",
 ]

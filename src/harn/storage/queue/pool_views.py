@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 
 from harn.storage.operations import Operation, Rows, ask, ask_together
-from harn.storage.queue.job_states import StoredJob, read_jobs
 from harn.storage.queue.pool_records import PoolSettings, Totals, read_pool
 from harn.storage.queue.read_queue import read_queue
+from harn.storage.queue.stored_jobs import StoredJob, read_jobs
 from harn.topics import queue_topics
 
 PAGE = 500

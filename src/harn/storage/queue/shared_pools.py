@@ -15,7 +15,6 @@ from harn.storage.queue.job_records import (
     Settlement,
     SettlementResult,
 )
-from harn.storage.queue.job_states import StoredJob, read_jobs
 from harn.storage.queue.pool_opening import PoolOpened, open_pool
 from harn.storage.queue.pool_records import (
     CUT_OFF,
@@ -42,6 +41,7 @@ from harn.storage.queue.pool_views import (
     pool_tasks,
 )
 from harn.storage.queue.pool_work import FOREVER_MS, work_on_pool
+from harn.storage.queue.stored_jobs import StoredJob, read_jobs
 
 __all__ = [
     "ACKED",
