@@ -154,11 +154,20 @@ class Batcher(Generic[T]):
         """Ask for *item* as `ask` does, but begin at once while callers come one at a time."""
         answer: asyncio.Future[Any] = self._loop.create_future()
         self.waiting.append(Entry(item, answer))
-        if self.was_shared:
+        if self._is_key_under_way(item):
+            pass  # `begin` would look through all that wait, and find nothing
+        elif self.was_shared:
             self.wake()
         else:
             self.begin()
         return answer
+
+    def _is_key_under_way(self, item: T) -> bool:
+        """Tell whether *item* must wait for the end of an operation, which wakes the batcher."""
+        if self._key_of is None or not self._under_way:
+            return False
+        key = self._key_of(item)
+        return any(key in keys for keys in self._under_way)
 
     async def next_end(self) -> None:
         """Wait until an operation has succeeded or failed. Cancelling leaves nothing behind."""

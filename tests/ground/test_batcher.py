@@ -218,6 +218,27 @@ async def test_entries_whose_keys_are_busy_wait_without_a_look_in_each_turn() ->
     assert await asyncio.gather(*answers) == [10, 110, 210]
 
 
+async def test_those_that_ask_behind_an_operation_with_their_key_are_looked_at_once() -> None:
+    looks = 0
+
+    def key_of(n: int) -> int:
+        nonlocal looks
+        looks += 1
+        return n % 10
+
+    store = Store()
+    line = batcher(store, at_once=2, key_of=key_of)
+    answers = [line.ask_now(10 * n + 1) for n in range(100)]
+
+    assert store.batches == [[1]]
+    assert looks == 100
+    store.land()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    store.land(1)
+    assert await asyncio.gather(*answers) == [10 * (10 * n + 1) for n in range(100)]
+
+
 async def test_several_operations_at_once_never_hold_one_key_twice() -> None:
     store = Store()
     line = batcher(store, at_once=2, key_of=lambda n: n % 10)
