@@ -18,6 +18,7 @@ IMPORT_MODULES = ("harn.orchestrator.manifest_exports", "harn.cli.worker_command
 """Modules that import the user's ones."""
 
 _is_alone = False
+_has_spared = False  # not the count of what is frozen: Python 3.12 freezes some itself
 
 
 def begin_command() -> None:
@@ -33,7 +34,9 @@ def spare_modules() -> None:
     For a command that imports the user's modules, if any, after its runtime is made, which will
     hold what they register. Once: later there may be something of theirs.
     """
-    if _is_alone and not gc.get_freeze_count():
+    global _has_spared
+    if _is_alone and not _has_spared:
+        _has_spared = True
         gc.freeze()
         begin_work()
 
