@@ -204,6 +204,32 @@ async def test_a_gate_decides_alone_and_forgets_dead_owners(store: Store, clock:
     assert await folds_to_the_same(store)
 
 
+async def test_a_gate_shows_the_first_that_wait_even_behind_those_of_dead_owners(
+    store: Store, clock: FakeClock
+) -> None:
+    seen: list[tuple[int, bool]] = []
+
+    def add(rank: int, held: bool = False) -> Any:
+        return lambda marks, now: [GateChange("concurrency_waiting", "add", rank=rank, held=held)]
+
+    def look(marks: list[Mark], now: int) -> Sequence[GateChange]:
+        seen[:] = [(mark.rank, mark.held) for mark in marks]
+        return []
+
+    await store.run(lambda: at_gate("g", "one", 1, add(9, held=True)))
+    for rank in (4, 3, 2):
+        await store.run(partial(at_gate, "g", "one", 1, add(rank)))
+    await store.run(lambda: at_gate("g", "one", 1, look, first=2))
+    assert sorted(seen) == [(2, False), (3, False), (9, True)]
+
+    await clock.advance("31s")
+    for rank in (6, 5):
+        await store.run(partial(at_gate, "g", "two", 2, add(rank), first=1))
+    await store.run(lambda: at_gate("g", "two", 2, look, first=2))
+    assert sorted(seen) == [(5, False), (6, False)]
+    assert await folds_to_the_same(store)
+
+
 async def test_marks_that_left_their_window_are_cleared_away(
     store: Store, clock: FakeClock
 ) -> None:

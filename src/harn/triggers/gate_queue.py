@@ -9,6 +9,7 @@ first.
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left, insort
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
@@ -35,6 +36,8 @@ class GateQueue:
     def __init__(self, gates: Resting, gate: str) -> None:
         self._gates = gates
         self._gate = gate
+        self._places: list[GatePlace] = []
+        """The places of those that wait, in order."""
         self._waiting: dict[GatePlace, asyncio.Future[None]] = {}
         self._number = 0
 
@@ -45,8 +48,8 @@ class GateQueue:
 
     def wake(self) -> None:
         """Let the first waiter ask the store again."""
-        if self._waiting:
-            resolve(self._waiting[min(self._waiting)])
+        if self._places:
+            resolve(self._waiting[self._places[0]])
 
     async def wait(self, mine: GatePlace, attempt: AskStore, parked: NotePark) -> None:
         """Wait until *attempt* returns True; it is called only while *mine* is the first place.
@@ -56,10 +59,11 @@ class GateQueue:
         """
         loop = asyncio.get_running_loop()
         self._waiting[mine] = loop.create_future()
+        insort(self._places, mine)
         try:
             while True:
                 until_ms: int | None = None
-                if mine == min(self._waiting):
+                if mine == self._places[0]:
                     answer = await attempt()
                     if answer is True:
                         return
@@ -68,14 +72,15 @@ class GateQueue:
                         self._waiting[mine] = loop.create_future()
                         continue
                 parked()
-                if mine == min(self._waiting):
+                if mine == self._places[0]:
                     await self._gates.rest(self._waiting[mine], until_ms)
                 else:
                     await self._waiting[mine]
                 self._waiting[mine] = loop.create_future()
         finally:
             del self._waiting[mine]
-            if self._waiting:
+            del self._places[bisect_left(self._places, mine)]
+            if self._places:
                 self.wake()
             else:
                 self._gates.forget(self._gate)

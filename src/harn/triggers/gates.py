@@ -49,6 +49,8 @@ logger: logging.Logger = logging.getLogger("harn.triggers")
 POLL = 0.5
 """Seconds after which the first waiter asks the store again, if nothing woke it: a slot may have
 been released by another process."""
+FIRST = 8
+"""Waiting events that are read to decide about a slot. One would do, if no owner were ever gone."""
 LAST_TICKET = 1 << 62
 """A ticket after every other."""
 
@@ -133,7 +135,7 @@ class Gates:
             dropped: list[list[int]] = []
             failed: BaseException | None = None
             try:
-                await self._at(gate, entrant, partial(_drop, drop), dropped.append)
+                await self._at(gate, entrant, partial(_drop, drop), dropped.append, first=FIRST)
             except asyncio.CancelledError as cancel:
                 cancelled, failed = cancel, cancel.__cause__
             except HarnError as error:
@@ -311,14 +313,15 @@ class Gates:
             return [GateChange(kind, "add", rank=rank, held=at_once)]
 
         hold = partial(_hold, passage, "concurrency_released", gate)
-        [ticket] = await self._at(gate, entrant, join, hold)
+        [ticket] = await self._at(gate, entrant, join, hold, first=FIRST)
         if entered[0]:
             return
         entrant.parked()
         mine = GatePlace(rank, ticket)
 
         async def attempt() -> bool | int:
-            return bool(await self._at(gate, entrant, partial(_take_slot, slots, mine)))
+            take = partial(_take_slot, slots, mine)
+            return bool(await self._at(gate, entrant, take, first=FIRST))
 
         await self._queue(gate).wait(mine, attempt, entrant.parked)
 
@@ -330,16 +333,21 @@ class Gates:
         entrant: Entrant,
         decide: Decide,
         written: Callable[[list[int]], None] | None = None,
+        first: int | None = None,
     ) -> list[int]:
         """Carry *decide* out at *gate*; return the tickets, which *written* gets first.
 
+        With *first*, *decide* sees only so many of the marks that wait (see `at_gate`).
         It runs to its end, and a cancel is raised afterwards, also if the store failed: a mark that
         was made while the caller was cancelled would otherwise hold its slot as long as this
         process lives.
         """
         late = self._undropped.get(gate, [])
-        decide = partial(_dropping, late, decide) if late else decide
-        answer = self._store.submit(lambda: at_gate(gate, self._owner, entrant.envelope, decide))
+        if late:
+            decide = partial(_dropping, late, decide)
+            first = None if first is None else first + sum(len(drop.tickets) for drop in late)
+        mine = entrant.envelope
+        answer = self._store.submit(lambda: at_gate(gate, self._owner, mine, decide, first))
         self._undropped.pop(gate, None)
         cancelled: asyncio.CancelledError | None = None
         while not answer.done():

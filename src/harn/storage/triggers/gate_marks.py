@@ -52,23 +52,30 @@ Decide = Callable[[list[Mark], int], Sequence[GateChange]]
 """Decide, from a gate's marks and the time, what happens; it must have no other effect."""
 
 
-def at_gate(gate: str, owner: str, envelope: int, decide: Decide) -> Operation[list[int]]:
+def at_gate(
+    gate: str, owner: str, envelope: int, decide: Decide, first: int | None = None
+) -> Operation[list[int]]:
     """Ask *decide* about the marks of *gate* and write the changes, while no other caller can.
 
-    Marks of owners that are gone are removed first. Returns the offset of each record.
+    With *first*, *decide* sees only so many of the marks that wait, those whose turn comes first:
+    then the cost does not grow with the marks that wait. Marks of owners that are gone are removed
+    first. Returns the offset of each record.
     """
     yield from lock(topics.TRIGGER_FLOW)
     [(now,)] = yield ask("now")
-    marks: list[Mark] = []
-    drafts: list[Draft] = []
-    for ticket, holder, rank, held, of, at_ms, alive in (yield ask("trigger_marks_of", gate=gate)):
-        if holder and holder != owner and not alive:
-            gone = GateChange(
-                "concurrency_released", "drop", (ticket,), details={"reason": "owner is gone"}
-            )
-            drafts.append(_mark_draft(gate, holder, of, gone, now))
-        else:
-            marks.append(Mark(ticket, holder, rank, bool(held), of, at_ms))
+    marks, gone = yield from _marks_of(gate, owner, first)
+    drafts = [
+        _mark_draft(
+            gate,
+            mark.owner,
+            mark.envelope,
+            GateChange(
+                "concurrency_released", "drop", (mark.ticket,), details={"reason": "owner is gone"}
+            ),
+            now,
+        )
+        for mark in gone
+    ]
     cleared = len(drafts)
     drafts += [_mark_draft(gate, owner, envelope, change, now) for change in decide(marks, now)]
     if not drafts:
@@ -78,6 +85,23 @@ def at_gate(gate: str, owner: str, envelope: int, decide: Decide) -> Operation[l
     return [
         id for item, id in zip(drafts, placed, strict=True) if item.topic == topics.TRIGGER_FLOW
     ][cleared:]
+
+
+def _marks_of(gate: str, owner: str, first: int | None) -> Operation[tuple[list[Mark], list[Mark]]]:
+    """Read the marks of *gate*, and apart from them those whose owners are gone."""
+    if first is None:
+        rows = yield ask("trigger_marks_of", gate=gate)
+    else:
+        rows = yield ask("trigger_marks_ahead", gate=gate, most=first)
+    marks: list[Mark] = []
+    gone: list[Mark] = []
+    for ticket, holder, rank, held, of, at_ms, is_alive in rows:
+        mark = Mark(ticket, holder, rank, bool(held), of, at_ms)
+        (gone if holder and holder != owner and not is_alive else marks).append(mark)
+    waiting = sum(not mark.held for mark in gone)
+    if first is not None and waiting == first:  # one that lives may wait behind them
+        return (yield from _marks_of(gate, owner, None))
+    return marks, gone
 
 
 def _mark_draft(gate: str, owner: str, envelope: int, change: GateChange, now: int) -> Draft:
