@@ -154,12 +154,11 @@ class Batcher(Generic[T]):
         """Ask for *item* as `ask` does, but begin at once while callers come one at a time."""
         answer: asyncio.Future[Any] = self._loop.create_future()
         self.waiting.append(Entry(item, answer))
-        if self._is_key_under_way(item):
-            pass  # `begin` would look through all that wait, and find nothing
-        elif self.was_shared:
-            self.wake()
-        else:
-            self.begin()
+        if not self._is_key_under_way(item):  # else `begin` would look through all that wait
+            if self.was_shared:
+                self.wake()
+            else:
+                self.begin()
         return answer
 
     def _is_key_under_way(self, item: T) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -192,25 +193,19 @@ async def test_an_operation_that_cannot_begin_fails_its_callers_only() -> None:
 
 
 async def test_entries_whose_keys_are_busy_wait_without_a_look_in_each_turn() -> None:
-    looks = 0
-
-    def key_of(n: int) -> int:
-        nonlocal looks
-        looks += 1
-        return n % 10
-
+    key_of = Mock(side_effect=lambda n: n % 10)
     store = Store()
     line = batcher(store, at_once=2, key_of=key_of)
     answers = [line.ask(1)]
     await asyncio.sleep(0)
     answers += [line.ask(11), line.ask(21)]
     await asyncio.sleep(0)
-    looks = 0
+    key_of.reset_mock()
 
     for _ in range(20):
         await asyncio.sleep(0)
 
-    assert looks == 0
+    key_of.assert_not_called()
     store.land()
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -219,19 +214,13 @@ async def test_entries_whose_keys_are_busy_wait_without_a_look_in_each_turn() ->
 
 
 async def test_those_that_ask_behind_an_operation_with_their_key_are_looked_at_once() -> None:
-    looks = 0
-
-    def key_of(n: int) -> int:
-        nonlocal looks
-        looks += 1
-        return n % 10
-
+    key_of = Mock(side_effect=lambda n: n % 10)
     store = Store()
     line = batcher(store, at_once=2, key_of=key_of)
     answers = [line.ask_now(10 * n + 1) for n in range(100)]
 
     assert store.batches == [[1]]
-    assert looks == 100
+    assert key_of.call_count == 100
     store.land()
     await asyncio.sleep(0)
     await asyncio.sleep(0)

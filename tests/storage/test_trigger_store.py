@@ -204,7 +204,7 @@ async def test_a_gate_decides_alone_and_forgets_dead_owners(store: Store, clock:
     assert await folds_to_the_same(store)
 
 
-async def test_a_gate_shows_the_first_that_wait_even_behind_those_of_dead_owners(
+async def test_a_gate_shows_the_first_that_waits_even_behind_those_of_dead_owners(
     store: Store, clock: FakeClock
 ) -> None:
     seen: list[tuple[int, bool]] = []
@@ -216,17 +216,20 @@ async def test_a_gate_shows_the_first_that_wait_even_behind_those_of_dead_owners
         seen[:] = [(mark.rank, mark.held) for mark in marks]
         return []
 
-    await store.run(lambda: at_gate("g", "one", 1, add(9, held=True)))
-    for rank in (4, 3, 2):
-        await store.run(partial(at_gate, "g", "one", 1, add(rank)))
-    await store.run(lambda: at_gate("g", "one", 1, look, first=2))
-    assert sorted(seen) == [(2, False), (3, False), (9, True)]
-
-    await clock.advance("31s")
+    for owner, rank, held in (("two", 9, True), ("one", 3, False), ("one", 2, False)):
+        await store.run(partial(at_gate, "g", owner, 1, add(rank, held)))
     for rank in (6, 5):
-        await store.run(partial(at_gate, "g", "two", 2, add(rank), first=1))
-    await store.run(lambda: at_gate("g", "two", 2, look, first=2))
-    assert sorted(seen) == [(5, False), (6, False)]
+        await store.run(partial(at_gate, "g", "two", 2, add(rank)))
+    await store.run(lambda: at_gate("g", "three", 3, look, only_first=True))
+    assert sorted(seen) == [(2, False), (9, True)]
+
+    await clock.advance("20s")
+    await store.run(partial(keep_alive, "two"))
+    await clock.advance("11s")  # now one is gone, and two is not
+    await store.run(lambda: at_gate("g", "three", 3, look, only_first=True))
+    assert sorted(seen) == [(5, False), (6, False), (9, True)]
+    await store.run(lambda: at_gate("g", "three", 3, look, only_first=True))
+    assert sorted(seen) == [(5, False), (9, True)]
     assert await folds_to_the_same(store)
 
 

@@ -49,8 +49,6 @@ logger: logging.Logger = logging.getLogger("harn.triggers")
 POLL = 0.5
 """Seconds after which the first waiter asks the store again, if nothing woke it: a slot may have
 been released by another process."""
-FIRST = 8
-"""Waiting events that are read to decide about a slot. One would do, if no owner were ever gone."""
 LAST_TICKET = 1 << 62
 """A ticket after every other."""
 
@@ -135,7 +133,7 @@ class Gates:
             dropped: list[list[int]] = []
             failed: BaseException | None = None
             try:
-                await self._at(gate, entrant, partial(_drop, drop), dropped.append, first=FIRST)
+                await self._at(gate, entrant, partial(_drop, drop), dropped.append, only_first=True)
             except asyncio.CancelledError as cancel:
                 cancelled, failed = cancel, cancel.__cause__
             except HarnError as error:
@@ -313,7 +311,7 @@ class Gates:
             return [GateChange(kind, "add", rank=rank, held=at_once)]
 
         hold = partial(_hold, passage, "concurrency_released", gate)
-        [ticket] = await self._at(gate, entrant, join, hold, first=FIRST)
+        [ticket] = await self._at(gate, entrant, join, hold, only_first=True)
         if entered[0]:
             return
         entrant.parked()
@@ -321,7 +319,7 @@ class Gates:
 
         async def attempt() -> bool | int:
             take = partial(_take_slot, slots, mine)
-            return bool(await self._at(gate, entrant, take, first=FIRST))
+            return bool(await self._at(gate, entrant, take, only_first=True))
 
         await self._queue(gate).wait(mine, attempt, entrant.parked)
 
@@ -333,11 +331,12 @@ class Gates:
         entrant: Entrant,
         decide: Decide,
         written: Callable[[list[int]], None] | None = None,
-        first: int | None = None,
+        only_first: bool = False,
     ) -> list[int]:
         """Carry *decide* out at *gate*; return the tickets, which *written* gets first.
 
-        With *first*, *decide* sees only so many of the marks that wait (see `at_gate`).
+        *only_first* says what *decide* must see (`at_gate`).
+
         It runs to its end, and a cancel is raised afterwards, also if the store failed: a mark that
         was made while the caller was cancelled would otherwise hold its slot as long as this
         process lives.
@@ -345,9 +344,11 @@ class Gates:
         late = self._undropped.get(gate, [])
         if late:
             decide = partial(_dropping, late, decide)
-            first = None if first is None else first + sum(len(drop.tickets) for drop in late)
-        mine = entrant.envelope
-        answer = self._store.submit(lambda: at_gate(gate, self._owner, mine, decide, first))
+            only_first = False  # the first may be one that is dropped
+        envelope = entrant.envelope
+        answer = self._store.submit(
+            lambda: at_gate(gate, self._owner, envelope, decide, only_first=only_first)
+        )
         self._undropped.pop(gate, None)
         cancelled: asyncio.CancelledError | None = None
         while not answer.done():

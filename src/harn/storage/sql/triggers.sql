@@ -138,16 +138,14 @@ SELECT m.ticket, m.owner, m.rank, m.held, m.envelope, m.at_ms,
 FROM trigger_marks m WHERE m.gate = :gate ORDER BY m.ticket;
 
 -- name: trigger_marks_ahead
--- List the marks of a gate that hold a slot, and the first of those that wait, in the order of their turns.
+-- List the marks of a gate that hold a slot, and the one whose turn comes first of those that wait.
 SELECT m.ticket, m.owner, m.rank, m.held, m.envelope, m.at_ms,
        EXISTS (SELECT 1 FROM trigger_owners o WHERE o.owner = m.owner AND o.until_ms > :now)
-FROM trigger_marks m WHERE m.gate = :gate AND m.held = 1
-UNION ALL
-SELECT w.ticket, w.owner, w.rank, w.held, w.envelope, w.at_ms,
-       EXISTS (SELECT 1 FROM trigger_owners o WHERE o.owner = w.owner AND o.until_ms > :now)
-FROM (
-    SELECT * FROM trigger_marks WHERE gate = :gate AND held = 0 ORDER BY rank, ticket LIMIT :most
-) w;
+FROM trigger_marks m
+WHERE m.gate = :gate AND (m.held = 1 OR m.ticket = (
+    SELECT w.ticket FROM trigger_marks w WHERE w.gate = :gate AND w.held = 0 ORDER BY w.rank, w.ticket LIMIT 1
+))
+ORDER BY m.ticket;
 
 -- name: trigger_marks_oldest
 -- Tell the oldest mark of all gates.

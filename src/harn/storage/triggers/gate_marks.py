@@ -53,17 +53,17 @@ Decide = Callable[[list[Mark], int], Sequence[GateChange]]
 
 
 def at_gate(
-    gate: str, owner: str, envelope: int, decide: Decide, first: int | None = None
+    gate: str, owner: str, envelope: int, decide: Decide, *, only_first: bool = False
 ) -> Operation[list[int]]:
     """Ask *decide* about the marks of *gate* and write the changes, while no other caller can.
 
-    With *first*, *decide* sees only so many of the marks that wait, those whose turn comes first:
-    then the cost does not grow with the marks that wait. Marks of owners that are gone are removed
-    first. Returns the offset of each record.
+    With *only_first*, *decide* need not see more of the marks that wait than the one whose turn
+    comes first; then the others are not read. Marks of owners that are gone are removed first.
+    Returns the offset of each record.
     """
     yield from lock(topics.TRIGGER_FLOW)
     [(now,)] = yield ask("now")
-    marks, gone = yield from _marks_of(gate, owner, first)
+    marks, gone = yield from _marks_of(gate, owner, only_first)
     drafts = [
         _mark_draft(
             gate,
@@ -87,20 +87,16 @@ def at_gate(
     ][cleared:]
 
 
-def _marks_of(gate: str, owner: str, first: int | None) -> Operation[tuple[list[Mark], list[Mark]]]:
+def _marks_of(gate: str, owner: str, only_first: bool) -> Operation[tuple[list[Mark], list[Mark]]]:
     """Read the marks of *gate*, and apart from them those whose owners are gone."""
-    if first is None:
-        rows = yield ask("trigger_marks_of", gate=gate)
-    else:
-        rows = yield ask("trigger_marks_ahead", gate=gate, most=first)
+    rows = yield ask("trigger_marks_ahead" if only_first else "trigger_marks_of", gate=gate)
     marks: list[Mark] = []
     gone: list[Mark] = []
     for ticket, holder, rank, held, of, at_ms, is_alive in rows:
         mark = Mark(ticket, holder, rank, bool(held), of, at_ms)
         (gone if holder and holder != owner and not is_alive else marks).append(mark)
-    waiting = sum(not mark.held for mark in gone)
-    if first is not None and waiting == first:  # one that lives may wait behind them
-        return (yield from _marks_of(gate, owner, None))
+    if only_first and not all(mark.held for mark in gone):  # another waits first, then
+        return (yield from _marks_of(gate, owner, False))
     return marks, gone
 
 
